@@ -1,0 +1,1 @@
+"""The types that the client, the registry and the builder share. Standard library only."""

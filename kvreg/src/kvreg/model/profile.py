@@ -1,0 +1,377 @@
+"""Profiles: the named compatibility boundary of a runtime, read from ``profile.toml``.
+
+The canonical JSON of a profile is the config blob of its artifact and its digest is how an
+artifact is found. Lock files belong to the profile: their sha256 is part of the canonical form.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvreg.errors import ContractError, NotFoundError, Problem, UsageError, VerificationError
+from kvreg.model.canonical import canonical_json
+from kvreg.model.digest import sha256_bytes
+from kvreg.model.fact import Fact
+from kvreg.model.oci import parse_json
+from kvreg.model.schema import TableReader
+
+SCHEMA = 1
+PROFILE_FILE = "profile.toml"
+ROLES = ("native", "probe")
+RECIPES = ("vllm", "probe", "adopt")
+EARLIEST_EPOCH = 315_532_800
+"""1980-01-01, the earliest time that a wheel (a zip file) can hold."""
+
+_NAME = r"[a-z0-9]+(?:[.-][a-z0-9]+)*"
+_PACKAGE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_VERSION = r"[0-9][0-9A-Za-z.!]*(?:\+[0-9a-z]+(?:[._-][0-9a-z]+)*)?"
+_MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_NUMBERS = r"\d+(?:\.\d+)*"
+_FILE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_KEY = r"[a-z][a-z0-9_-]*"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU part of a host contract; every field is a `Fact`."""
+
+    name: Fact
+    count: Fact
+    compute_capability: Fact
+    topology: Fact
+    memory_mib: Fact
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host contract; every field but `gpu` is a `Fact`."""
+
+    os: Fact
+    arch: Fact
+    glibc: Fact
+    glibcxx: Fact
+    cxxabi: Fact
+    python: Fact
+    python_tag: Fact
+    torch: Fact
+    torch_cuda: Fact
+    cxx11_abi: Fact
+    driver: Fact
+    cuda_driver: Fact
+    nccl: Fact
+    gpu: Gpu
+
+    def facts(self) -> Iterator[tuple[str, Fact]]:
+        """All facts by dotted key, such as ``("gpu.name", Fact(...))``."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Fact):
+                yield item.name, value
+        for item in fields(self.gpu):
+            yield f"gpu.{item.name}", getattr(self.gpu, item.name)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The pinned package. `modules` are the imports that must load."""
+
+    package: str
+    version: str
+    role: str
+    upstream_tag: str
+    upstream_commit: str
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Omission:
+    """Something of upstream's that the build leaves out on purpose."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The highest symbol versions that the wheel's shared objects may need."""
+
+    glibc: str
+    glibcxx: str
+    cxxabi: str
+
+
+@dataclass(frozen=True)
+class Build:
+    """How the wheel is made. The first of `toolchains` is the default."""
+
+    recipe: str
+    compute_capabilities: tuple[str, ...]
+    ptx: bool
+    cuda: Fact
+    toolchains: tuple[str, ...]
+    source_date_epoch: int
+    environment: Mapping[str, str] = field(hash=False)
+    omissions: tuple[Omission, ...]
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class LockFile:
+    """A lock file beside ``profile.toml``; `sha256` is None while the file does not exist."""
+
+    file: str
+    sha256: str | None
+
+
+class Tags(NamedTuple):
+    """The three tags of a published artifact."""
+
+    moving: str
+    fixed: str
+    by_digest: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One profile. Made by `load_profile` or `profile_from_canonical`, never half-valid."""
+
+    name: str
+    id: str
+    summary: str
+    host: Host
+    runtime: Runtime
+    build: Build
+    locks: Mapping[str, LockFile] = field(hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The tree whose canonical JSON is digested; `ContractError` if a lock is missing."""
+        missing = [lock.file for lock in self.locks.values() if lock.sha256 is None]
+        if missing:
+            raise ContractError(
+                f"profile {self.name} has no digest yet",
+                expected="every lock file beside its profile.toml",
+                found="missing: " + ", ".join(missing),
+                remedy=f"run: builder lock --profile {self.name}",
+            )
+        host: dict[str, Any] = {"gpu": {}}
+        for key, fact in self.host.facts():
+            table, _, name = key.rpartition(".")
+            (host[table] if table else host)[name] = fact.to_dict()
+        build = self.build
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "id": self.id,
+            "summary": self.summary,
+            "host": host,
+            "runtime": {**asdict(self.runtime), "modules": list(self.runtime.modules)},
+            "build": {
+                "recipe": build.recipe,
+                "compute_capabilities": list(build.compute_capabilities),
+                "ptx": build.ptx,
+                "cuda": build.cuda.to_dict(),
+                "toolchains": list(build.toolchains),
+                "source_date_epoch": build.source_date_epoch,
+                "environment": dict(build.environment),
+                "omission": [asdict(omission) for omission in build.omissions],
+                "limits": {
+                    item.name: getattr(build.limits, item.name) for item in fields(build.limits)
+                },
+            },
+            "locks": {key: asdict(lock) for key, lock in self.locks.items()},
+        }
+
+    def canonical(self) -> bytes:
+        """RFC 8785 bytes: the config blob of the artifact."""
+        return canonical_json(self.to_dict())
+
+    @property
+    def digest(self) -> str:
+        """``sha256:<hex>`` of `canonical()`."""
+        return sha256_bytes(self.canonical())
+
+    @property
+    def digest_tag(self) -> str:
+        """The tag by which a registry without an index finds the artifact of this profile."""
+        return digest_tag(self.digest)
+
+    def tags(self, vllm_version: str, day: date | str) -> Tags:
+        """The tags to publish under. `day` is a date, ``yyyymmdd`` or ``yyyy-mm-dd``.
+
+        The local part of the version is dropped: a tag cannot hold ``+``.
+        """
+        stamp = day.strftime("%Y%m%d") if isinstance(day, date) else day.replace("-", "")
+        if re.fullmatch(r"\d{8}", stamp) is None:
+            raise UsageError("this is not a date", expected="yyyymmdd", found=repr(day))
+        version = vllm_version.removeprefix("v").partition("+")[0]
+        return Tags(self.name, f"{self.name}-v{version}-{stamp}", self.digest_tag)
+
+
+def digest_tag(profile_digest: str) -> str:
+    """``p-`` and the first 32 hex digits of a profile digest."""
+    return "p-" + profile_digest.removeprefix("sha256:")[:32]
+
+
+def load_profile(folder: Path, *, allow_missing_locks: bool = False) -> Profile:
+    """Read and validate ``folder/profile.toml`` and hash its lock files.
+
+    Raises `NotFoundError` when there is no such file and `ContractError` with every problem at
+    once. A lock file that does not exist yet is a problem unless `allow_missing_locks`, which is
+    for the command that writes them; such a profile has no digest.
+    """
+    path = folder / PROFILE_FILE
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(
+            f"there is no {path}", remedy="name a folder with a profile.toml"
+        ) from None
+    try:
+        tree = tomllib.loads(raw.decode("utf-8"))
+    except ValueError as error:
+        raise ContractError(f"{path} is not valid TOML: {error}") from None
+    problems: list[Problem] = []
+    root = TableReader(tree, str(path), "", problems)
+    locks = _toml_locks(root, folder, allow_missing_locks)
+    profile = _read(root, locks)
+    _raise(f"profile {folder.name} is invalid", problems)
+    return profile
+
+
+def profile_from_canonical(raw: bytes) -> Profile:
+    """Read the config blob of an artifact back.
+
+    Raises `VerificationError` unless `raw` is exactly the canonical form of a valid profile.
+    """
+    tree = parse_json(raw, "profile config blob")
+    problems: list[Problem] = []
+    root = TableReader(tree, "config", "", problems)
+    profile = _read(root, _json_locks(root))
+    if problems:
+        raise VerificationError("the artifact's config is not a valid profile", problems=problems)
+    if profile.canonical() != raw:
+        raise VerificationError(
+            "the artifact's config is not in canonical form", expected="RFC 8785 JSON"
+        )
+    return profile
+
+
+def _read(root: TableReader, locks: dict[str, LockFile]) -> Profile:
+    schema = root.integer("schema", 1)
+    if schema != SCHEMA:
+        root.report(
+            "schema",
+            "unknown schema",
+            expected=str(SCHEMA),
+            found=f"{schema} (is this tool too old?)",
+        )
+    profile = Profile(
+        name=root.text("name", _NAME, "lower-case letters and digits, parted by - or ."),
+        id=root.text("id", _NAME, "lower-case letters and digits, parted by - or ."),
+        summary=root.text("summary"),
+        host=_host(root.table("host")),
+        runtime=_runtime(root.table("runtime")),
+        build=_build(root.table("build")),
+        locks=locks,
+    )
+    root.finish()
+    return profile
+
+
+def _host(table: TableReader) -> Host:
+    names = [item.name for item in fields(Host) if item.name != "gpu"]
+    facts = {name: table.fact(name) for name in names}
+    gpu = table.table("gpu")
+    host = Host(**facts, gpu=Gpu(**{item.name: gpu.fact(item.name) for item in fields(Gpu)}))
+    gpu.finish()
+    table.finish()
+    return host
+
+
+def _runtime(table: TableReader) -> Runtime:
+    runtime = Runtime(
+        package=table.text("package", _PACKAGE, "a distribution name"),
+        version=table.text("version", _VERSION, "a PEP 440 version"),
+        role=table.choice("role", ROLES),
+        upstream_tag=table.text("upstream_tag", r"(?:[A-Za-z0-9_][\w.-]*)?", "a git tag, or ''"),
+        upstream_commit=table.text(
+            "upstream_commit", r"(?:[0-9a-f]{40})?", "40 lower-case hex digits, or ''"
+        ),
+        modules=table.texts("modules", _MODULE, "a module name"),
+    )
+    table.finish()
+    return runtime
+
+
+def _build(table: TableReader) -> Build:
+    build = Build(
+        recipe=table.choice("recipe", RECIPES),
+        compute_capabilities=table.texts("compute_capabilities", r"\d+\.\d[af]?", "such as '7.5'"),
+        ptx=table.flag("ptx"),
+        cuda=table.fact("cuda"),
+        toolchains=table.texts("toolchains", _NAME, "a toolchain's name"),
+        source_date_epoch=table.integer("source_date_epoch", EARLIEST_EPOCH),
+        environment=table.mapping("environment", r"[A-Za-z_]\w*", "an environment variable's name"),
+        omissions=tuple(_omission(item) for item in table.tables("omission")),
+        limits=_limits(table.table("limits")),
+    )
+    table.finish()
+    return build
+
+
+def _omission(table: TableReader) -> Omission:
+    omission = Omission(name=table.text("name"), reason=table.text("reason"))
+    table.finish()
+    return omission
+
+
+def _limits(table: TableReader) -> Limits:
+    values = {
+        item.name: table.text(item.name, _NUMBERS, "numbers such as '2.35'")
+        for item in fields(Limits)
+    }
+    table.finish()
+    return Limits(**values)
+
+
+def _toml_locks(root: TableReader, folder: Path, allow_missing: bool) -> dict[str, LockFile]:
+    table = root.table("locks", optional=True)
+    locks = {}
+    for key in table.names():
+        file = table.text(key, _FILE, "the name of a file in the profile's folder")
+        if re.fullmatch(_KEY, key) is None:
+            table.report(key, "this key is not allowed", expected="such as source, build, overlay")
+        elif file:
+            try:
+                sha256 = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+            except FileNotFoundError:
+                sha256 = None
+                if not allow_missing:
+                    table.report(
+                        key, "lock file is missing", expected=f"{file} (run: builder lock)"
+                    )
+            locks[key] = LockFile(file, sha256)
+    return locks
+
+
+def _json_locks(root: TableReader) -> dict[str, LockFile]:
+    table = root.table("locks", optional=True)
+    locks = {}
+    for key in table.names():
+        entry = table.table(key)
+        file = entry.text("file", _FILE, "a file name")
+        sha256 = entry.text("sha256", r"[0-9a-f]{64}", "64 lower-case hex digits")
+        locks[key] = LockFile(file, sha256)
+        entry.finish()
+    return locks
+
+
+def _raise(what: str, problems: list[Problem]) -> None:
+    if problems:
+        count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
+        raise ContractError(f"{what}: {count}", problems=problems)
