@@ -1,0 +1,26 @@
+"""The command line `builder`: commands import what they need when they run."""
+
+from __future__ import annotations
+
+import click
+
+from builder import __version__
+from builder.commands.build import build
+from builder.commands.fetch import fetch
+from builder.commands.lock import lock
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="builder")
+def main() -> None:
+    """Build CUDA runtime wheels from locked sources, audit and publish them.
+
+    \b
+    A first run on a machine with a container engine:
+      builder build --profile t4-probe --toolchain cuda-12.4-debian12
+      builder publish --profile t4-probe
+    """
+
+
+for command in (lock, fetch, build):
+    main.add_command(command)

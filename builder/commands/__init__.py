@@ -1,0 +1,1 @@
+"""The commands of `builder`, one module each."""

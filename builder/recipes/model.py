@@ -1,0 +1,82 @@
+"""What a recipe is, and the table of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.inputs import Input
+from kvreg.errors import UsageError
+from kvreg.model.profile import Profile
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Build requirements of a recipe.
+
+    resolved: PEP 508 strings, locked together with everything they need.
+    alone: locked without what they need, except that of each name here the listed requirements
+    are taken too, less `unneeded` (name -> reason), because the full set is several GB.
+    """
+
+    resolved: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    unneeded: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Sources of a recipe: sdists and wheels by ``name==version``, chosen members of a wheel.
+
+    members: (``name==version``, glob patterns of member paths, patterns to leave out).
+    """
+
+    sdists: tuple[str, ...] = ()
+    wheels: tuple[str, ...] = ()
+    members: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+
+
+def _no_parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way of getting a wheel.
+
+    sources: which sources the profile needs. parameters: what the script is told beside what
+    every script is told. files: what lies at /recipe in the container, by name (a folder is
+    taken whole). script: which of them the toolchain's Python runs; None compiles nothing.
+    """
+
+    name: str
+    sources: Callable[[Profile], Sources]
+    requirements: Requirements = Requirements()
+    parameters: Callable[[Profile, tuple[Input, ...]], dict[str, Any]] = _no_parameters
+    files: Mapping[str, Path] = field(default_factory=dict)
+    script: str | None = None
+
+
+_MODULES = ("vllm", "probe", "adopt")
+
+
+def recipes() -> dict[str, Recipe]:
+    """All recipes by name."""
+    found = {}
+    for name in _MODULES:
+        module = importlib.import_module(f"builder.recipes.{name}")
+        found[name] = module.RECIPE
+    return found
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name. Raises UsageError with the names there are."""
+    known = recipes()
+    if name not in known:
+        raise UsageError(
+            f"there is no recipe {name!r}", expected=", ".join(sorted(known)), found=name
+        )
+    return known[name]

@@ -1,0 +1,97 @@
+"""vLLM from its sdist, for the compute capabilities of the profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from builder.inputs import Input
+from builder.recipes.model import Recipe, Requirements, Sources
+from kvreg.errors import UsageError
+from kvreg.model.profile import Profile
+
+_HERE = Path(__file__).parent
+
+# `import torch` in the build loads libtorch_cuda, and with it exactly the libraries that torch
+# names, less these. None of them is linked against or compiled with.
+_UNNEEDED = {
+    "triton": "just-in-time compiler, loaded when a kernel is compiled",
+    "nvidia-cusolver-cu12": "loaded by torch when a solver is first used",
+    "nvidia-cuda-nvrtc-cu12": "loaded by torch when a kernel is first compiled at run time",
+    "nvidia-nvtx-cu12": "header-only since torch 2.6",
+    "cuda-bindings": "Python bindings, imported when torch first asks for a driver function",
+}
+
+
+def sources(profile: Profile) -> Sources:
+    """The sdist, CUTLASS's headers, and the Python files that upstream's wheel takes from elsewhere."""
+    version = profile.runtime.upstream_tag.removeprefix("v")
+    return Sources(
+        sdists=(f"vllm=={version}",),
+        # Upstream's CMake names the git tag v4.2.1. The index has 4.2.0 of the same headers;
+        # that it was used is in the lock, the build record and the SBOM.
+        wheels=("nvidia-cutlass==4.2.0.0",),
+        members=(
+            (
+                f"vllm=={version}",
+                (
+                    "vllm/third_party/triton_kernels/*",
+                    "vllm/third_party/flashmla/flash_mla_interface.py",
+                    "vllm/vllm_flash_attn/*.py",
+                ),
+                (
+                    "vllm/vllm_flash_attn/__init__.py",
+                    "vllm/vllm_flash_attn/flash_attn_interface.py",
+                ),
+            ),
+        ),
+    )
+
+
+def parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
+    """File names of the sources, the commit to insist on, and the architectures."""
+    capabilities = list(profile.build.compute_capabilities)
+    if profile.build.ptx:
+        capabilities[-1] += "+PTX"
+    return {
+        "sdist": _filename(inputs, "vllm", "sdist"),
+        "cutlass": _filename(inputs, "nvidia-cutlass", "wheel"),
+        "commit": profile.runtime.upstream_commit,
+        "architectures": " ".join(capabilities),
+    }
+
+
+def _filename(inputs: tuple[Input, ...], name: str, kind: str) -> str:
+    found = [i.filename for i in inputs if (i.name, i.kind) == (name, kind)]
+    if len(found) != 1:
+        raise UsageError(
+            f"source.lock must name one {kind} of {name}",
+            expected="1",
+            found=str(len(found)),
+            remedy="write the locks anew with: builder lock",
+        )
+    return found[0]
+
+
+RECIPE = Recipe(
+    name="vllm",
+    sources=sources,
+    requirements=Requirements(
+        resolved=(
+            "cmake>=3.26.1,<4",
+            "ninja",
+            "packaging>=24.2",
+            "setuptools>=77.0.3,<81.0.0",
+            "setuptools-scm>=8.3",
+            "wheel",
+            "jinja2",
+        ),
+        alone=("torch==2.10.0",),
+        unneeded=_UNNEEDED,
+    ),
+    parameters=parameters,
+    files={
+        name: _HERE / name for name in ("compile.py", "CMakeLists.txt", "fa2_absent.cpp")
+    },
+    script="compile.py",
+)

@@ -1,0 +1,224 @@
+"""The build record: everything that a build was made of and what it cost, as data and as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from builder.build import Built
+from builder.cache import file_sha256
+from kvreg.model.profile import Profile
+
+SCHEMA = "vnd.kvreg.build-record.v1"
+
+
+def make_record(profile: Profile, built: Built, audit: dict[str, Any]) -> dict[str, Any]:
+    """The record of a build as JSON-ready data. Times in seconds, sizes and memory in bytes."""
+    wheel = built.wheel
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "profile": {"name": profile.name, "digest": profile.digest},
+        "recipe": profile.build.recipe,
+        "runtime": {
+            "package": profile.runtime.package,
+            "version": profile.runtime.version,
+            "upstream_tag": profile.runtime.upstream_tag,
+            "upstream_commit": profile.runtime.upstream_commit,
+        },
+        "compute_capabilities": list(profile.build.compute_capabilities),
+        "started": built.started.isoformat(timespec="seconds"),
+        "machine": {
+            "cores": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "kernel": platform.release(),
+        },
+        "cost": {
+            "wall_seconds": built.wall_seconds,
+            "cpu_seconds": built.cpu_seconds,
+            "peak_memory_bytes": built.peak_memory_bytes,
+        },
+        "wheel": {
+            "filename": wheel.name,
+            "size": wheel.stat().st_size,
+            "sha256": file_sha256(wheel),
+            "modules": shared_objects(wheel),
+        },
+        "inputs": [_input(item) for item in built.inputs],
+        "omissions": [{"name": o.name, "reason": o.reason} for o in profile.build.omissions],
+        "audit": audit,
+    }
+    if built.toolchain is not None and built.jobs is not None:
+        record["toolchain"] = built.toolchain.to_dict()
+        record["network"] = "none"
+        record["jobs"] = {"count": built.jobs.count, "reason": built.jobs.reason}
+        record["environment"] = built.environment
+        record["steps"] = list(built.steps)
+        record["compile_cache"] = built.compile_cache
+        record["units"] = [
+            {"module": u.module, "source": u.source, "seconds": u.seconds} for u in built.units
+        ]
+    return record
+
+
+def shared_objects(wheel: Path) -> list[dict[str, Any]]:
+    """path, size and sha256 of every shared object in a wheel."""
+    import hashlib
+
+    found = []
+    with zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
+            if info.filename.endswith(".so"):
+                with archive.open(info) as member:
+                    digest = hashlib.file_digest(member, "sha256").hexdigest()
+                found.append({"path": info.filename, "size": info.file_size, "sha256": digest})
+    return found
+
+
+def _input(item: Any) -> dict[str, Any]:
+    entry = {
+        "name": item.name,
+        "version": item.version,
+        "kind": item.kind,
+        "filename": item.filename,
+        "size": item.size,
+        "sha256": item.sha256,
+    }
+    if item.members:
+        entry["members"] = [
+            {"path": m.path, "size": m.size, "sha256": m.sha256} for m in item.members
+        ]
+    return entry
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record: temporary file, fsync, rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as handle:
+        json.dump(record, handle, indent=1, ensure_ascii=False)
+        handle.write("\n")
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+
+
+def page(record: dict[str, Any]) -> str:
+    """A record as a Markdown page for people."""
+    wheel, runtime = record["wheel"], record["runtime"]
+    lines = [
+        f"# Build of {record['profile']['name']}",
+        "",
+        f"`{wheel['filename']}`, {wheel['size']:,} bytes, "
+        f"sha256 `{wheel['sha256']}`.",
+        "",
+        *_table(
+            ("what", "value"),
+            [
+                ("profile", f"{record['profile']['name']} (`{record['profile']['digest']}`)"),
+                ("runtime", f"{runtime['package']} {runtime['version']}"),
+                *_upstream(runtime),
+                ("compute capabilities", ", ".join(record["compute_capabilities"])),
+                ("recipe", record["recipe"]),
+                *_how(record),
+            ],
+        ),
+    ]
+    if record.get("steps"):
+        lines += ["", "## Steps", ""]
+        lines += _table(
+            ("step", "seconds"), [(s["name"], f"{s['seconds']:,.1f}") for s in record["steps"]]
+        )
+    lines += ["", "## Audit", ""]
+    lines += _table(
+        ("check", "status", "required", "found"),
+        [
+            (c["name"], c["status"], c.get("required") or "", c.get("found") or "")
+            for c in record["audit"]["checks"]
+        ],
+    )
+    lines += ["", "## Modules", ""]
+    lines += _table(
+        ("module", "bytes", "sha256"),
+        [(m["path"], f"{m['size']:,}", f"`{m['sha256'][:16]}…`") for m in wheel["modules"]],
+    )
+    if record["omissions"]:
+        lines += ["", "## Left out on purpose", ""]
+        lines += _table(("what", "why"), [(o["name"], o["reason"]) for o in record["omissions"]])
+    if record.get("units"):
+        lines += ["", f"## Translation units ({len(record['units'])})", ""]
+        if any(record.get("compile_cache", {}).get(k) for k in _HITS):
+            lines += ["Some objects came out of the compile cache: their times are not compile times.", ""]
+        lines += _table(
+            ("seconds", "module", "source"),
+            [(f"{u['seconds']:,.1f}", u["module"], u["source"]) for u in record["units"]],
+        )
+    lines += ["", f"## Inputs ({len(record['inputs'])})", ""]
+    lines += _table(
+        ("input", "kind", "bytes", "sha256"),
+        [
+            (
+                i["filename"],
+                f"{len(i['members'])} members of the wheel" if i.get("members") else i["kind"],
+                f"{sum(m['size'] for m in i['members']) if i.get('members') else i['size']:,}",
+                f"`{i['sha256'][:16]}…`",
+            )
+            for i in record["inputs"]
+        ],
+    )
+    if record.get("environment"):
+        lines += ["", "## Environment of the compile", "", "```"]
+        lines += [f"{k}={v}" for k, v in sorted(record["environment"].items())] + ["```"]
+    return "\n".join(lines) + "\n"
+
+
+_HITS = ("direct_cache_hit", "preprocessed_cache_hit")
+
+
+def _upstream(runtime: dict[str, str]) -> list[tuple[str, str]]:
+    if not runtime["upstream_tag"]:
+        return []
+    return [("upstream", f"{runtime['upstream_tag']} at `{runtime['upstream_commit']}`")]
+
+
+def _how(record: dict[str, Any]) -> list[tuple[str, str]]:
+    cost = record["cost"]
+    rows = [("started", record["started"]), ("wall time", _duration(cost["wall_seconds"]))]
+    if "toolchain" not in record:
+        return rows
+    toolchain, machine = record["toolchain"], record["machine"]
+    cache = record["compile_cache"]
+    hits = sum(cache.get(k, 0) for k in _HITS)
+    rows += [
+        ("CPU time", f"{cost['cpu_seconds']:,.0f} s"),
+        ("peak memory of the container", f"{cost['peak_memory_bytes'] / 1024**3:.1f} GiB"),
+        ("machine", f"{machine['cores']} cores, {machine['memory_bytes'] / 1024**3:.0f} GiB"),
+        ("jobs", f"{record['jobs']['count']}: {record['jobs']['reason']}"),
+        ("toolchain", f"{toolchain['name']} (`{toolchain['image_digest']}`)"),
+        (
+            "compilers",
+            f"nvcc {toolchain['cuda_version']}, gcc {toolchain['gcc']}, glibc {toolchain['glibc']}",
+        ),
+        ("network during the build", record["network"]),
+        (
+            "compile cache",
+            f"{hits} hits, {cache.get('cache_miss', 0)} misses" if cache else "not used",
+        ),
+    ]
+    return rows
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min ({seconds:,.0f} s)"
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [
+        "| " + " | ".join(header) + " |",
+        "|" + " --- |" * len(header),
+        *("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in rows),
+    ]

@@ -1,0 +1,79 @@
+"""The folders that a build container sees, laid out on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.cache import InputCache, storage_errors
+from builder.inputs import Input
+from builder.recipes.model import Recipe
+
+OWNER = 1000  # user and group that the container runs as where the builder is root
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Host folders: `inputs` and `recipe` are mounted read-only, `work` and `out` are written."""
+
+    inputs: Path
+    recipe: Path
+    work: Path
+    out: Path
+
+
+def prepare(
+    root: Path, recipe: Recipe, inputs: Iterable[Input], cache: InputCache, parameters: dict[str, Any]
+) -> Workspace:
+    """Lay out a fresh workspace below `root`, which must be on the cache's file system to be cheap.
+
+    Inputs are hard links into the cache (copies where the file system does not allow them);
+    members of a wheel lie under ``members/`` by their path in it. Raises StorageError.
+    """
+    with storage_errors("lay out the workspace in", root):
+        shutil.rmtree(root, ignore_errors=True)
+        space = Workspace(root / "inputs", root / "recipe", root / "work", root / "out")
+        for folder in (space.inputs, space.recipe, space.work, space.out):
+            folder.mkdir(parents=True)
+        for item in inputs:
+            if item.kind == "members":
+                for member in item.members:
+                    _link(cache.path(member.sha256), space.inputs / "members" / member.path)
+            else:
+                _link(cache.path(item.sha256), space.inputs / item.filename)
+        for name, source in recipe.files.items():
+            target = space.recipe / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(source, target)
+        (space.recipe / "parameters.json").write_text(json.dumps(parameters, indent=1))
+        for folder in (space.work, space.out):
+            give(folder)
+    return space
+
+
+def give(folder: Path) -> None:
+    """Let the container's user write to `folder`."""
+    if os.geteuid() == 0:
+        os.chown(folder, OWNER, OWNER)
+
+
+def container_user() -> str:
+    """``uid:gid`` for the container: never root."""
+    if os.geteuid() == 0:
+        return f"{OWNER}:{OWNER}"
+    return f"{os.geteuid()}:{os.getegid()}"
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
