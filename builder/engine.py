@@ -67,7 +67,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What is known of an engine: `kind` is ``docker`` or ``podman``; `address` where it listens."""
+    """What is known of an engine. kind: ``docker`` or ``podman``; address: where it listens."""
 
     kind: str
     version: str
@@ -117,7 +117,9 @@ def connect(environment: Mapping[str, str] | None = None) -> Engine:
         except (DockerException, requests.RequestException, OSError, ValueError) as error:
             problems.append(Problem(address, _why_silent(address, error)))
     remedy = _START
-    if any("permission" in p.what for p in problems):
+    if "DOCKER_HOST" in environment:
+        remedy = "start that engine, or unset DOCKER_HOST to use the usual sockets"
+    elif any("permission" in p.what for p in problems):
         remedy = "let this user use the engine (`usermod -aG docker USER`, then log in anew)"
     raise NotFoundError("no container engine answers", remedy=remedy, problems=problems)
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import requests
+from docker.errors import DockerException
+
 INTERVAL = 0.5
 """Seconds between two readings of the control group's files."""
 
@@ -84,7 +87,9 @@ def find_group(
         for controller in controllers.split(","):
             places[controller] = path.lstrip("/")
     if "memory" in places and "cpuacct" in places:
-        group = ControlGroup(1, root / "cpuacct" / places["cpuacct"], root / "memory" / places["memory"])
+        group = ControlGroup(
+            1, root / "cpuacct" / places["cpuacct"], root / "memory" / places["memory"]
+        )
     elif "" in places:
         group = ControlGroup(2, root / places[""], root / places[""])
     else:
@@ -107,6 +112,11 @@ def from_statistics(sample: dict[str, Any]) -> Usage:
         anonymous = memory.get("usage", 0)
     nanoseconds = ((sample.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage", 0)
     return Usage(nanoseconds / 1e9, anonymous, memory.get("max_usage") or None)
+
+
+def _pairs(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
 class UsageSampler:
@@ -133,7 +143,7 @@ class UsageSampler:
 
     def _work(self) -> None:
         # A measurement that fails must not fail the build that it measures.
-        with suppress(Exception):
+        with suppress(OSError, ValueError, DockerException, requests.RequestException):
             self._container.reload()
             pid = int(self._container.attrs["State"].get("Pid") or 0)
             group = find_group(pid, self._container.id) if pid else None
