@@ -12,6 +12,7 @@ no profile named 't4'
 3
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,8 @@ class KvregError(Exception):
     @property
     def kind(self) -> str:
         """The error's class in words that a program can match, such as ``network``."""
-        return type(self).__name__.removesuffix("Error").lower()
+        words = re.findall(r"[A-Z][a-z]*", type(self).__name__.removesuffix("Error"))
+        return "-".join(words).lower()
 
     def to_dict(self) -> dict[str, object]:
         """The error as JSON-ready data, absent fields left out."""

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable
-from os import PathLike
+from pathlib import Path
 
 from kvreg.errors import UsageError
 
@@ -20,10 +20,10 @@ def sha256_bytes(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def sha256_file(path: str | PathLike[str], progress: Callable[[int], object] | None = None) -> str:
+def sha256_file(path: Path, progress: Callable[[int], object] | None = None) -> str:
     """The digest of the file at `path`; `progress` is called with each count of bytes read."""
     state = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
             state.update(chunk)
             if progress is not None:

@@ -1,0 +1,1 @@
+"""The subcommands of ``kvreg``, one module each; `kvreg.cli` loads only the one that is run."""
