@@ -13,18 +13,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kvreg.errors import ContractError, NotFoundError
+from kvreg.model.profile import Profile
+
 from builder.cache import InputCache, file_sha256, storage_errors
 from builder.engine import Engine, Mount
 from builder.errors import BuildError
 from builder.fetch import missing
-from builder.inputs import Input, read_lock
+from builder.inputs import Input, read_lock, tree_input
 from builder.jobs import Jobs
 from builder.ninja import Unit, read_units
 from builder.recipes.model import Recipe, recipe
 from builder.toolchain import ToolchainImage
 from builder.workspace import container_user, give, prepare
-from kvreg.errors import ContractError, NotFoundError
-from kvreg.model.profile import Profile
 
 PYTHON = "/opt/python3.12/bin/python3.12"
 LOG_TAIL = 25
@@ -75,6 +76,21 @@ def require_present(inputs: tuple[Input, ...], cache: InputCache, profile: str) 
         )
 
 
+def require_trees(made: Recipe, inputs: tuple[Input, ...], profile: str) -> None:
+    """Raises ContractError when a source tree of this checkout is not the locked one."""
+    for item in inputs:
+        if item.kind != "tree":
+            continue
+        found = tree_input(item.name, item.version, item.filename, made.files[item.filename])
+        if found.sha256 != item.sha256:
+            raise ContractError(
+                f"the sources of {item.name} are not those that {profile} locks",
+                expected=f"sha256:{item.sha256}",
+                found=f"sha256:{found.sha256}",
+                remedy=f"if the change is meant, run: builder lock --profile {profile}",
+            )
+
+
 def build(
     profile: Profile,
     folder: Path,
@@ -97,6 +113,7 @@ def build(
     locks = locked_inputs(profile, folder)
     inputs = tuple(item for role in locks.values() for item in role)
     require_present(inputs, cache, profile.name)
+    require_trees(made, inputs, profile.name)
     judge_cuda(profile, toolchain)
     root = cache.folder("workspaces") / f"{profile.name}-{os.getpid()}"
     space = prepare(root, made, inputs, cache, _parameters(made, profile, locks, jobs))
@@ -127,7 +144,7 @@ def build(
 
             result = engine.run(
                 toolchain.image_digest,
-                [PYTHON, "-I", f"/recipe/{made.script}"],
+                [PYTHON, "-E", "-s", "-B", f"/recipe/{made.script}"],
                 mounts=mounts,
                 environment=environment,
                 network=False,

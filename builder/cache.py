@@ -31,7 +31,7 @@ def storage_errors(what: str, path: Path) -> Iterator[None]:
         raise StorageError(
             f"cannot {what} {path}",
             found=error.strerror or str(error),
-            remedy="free space or fix permissions there, or set KVREG_BUILD_CACHE to another folder",
+            remedy="free space or fix permissions there, or point KVREG_BUILD_CACHE elsewhere",
         ) from error
 
 
@@ -74,7 +74,7 @@ class InputCache:
                 f"{source.name} does not have the locked digest",
                 expected=f"sha256:{sha256}",
                 found=f"sha256:{found}",
-                remedy="the bytes at the source changed; fetch again, and if it stays so, lock anew",
+                remedy="the bytes at the source changed; fetch again, else lock anew",
             )
         target = self.path(sha256)
         with storage_errors("store", target):
@@ -82,13 +82,13 @@ class InputCache:
             if move:
                 with source.open("rb+") as handle:
                     os.fsync(handle.fileno())
-                os.replace(source, target)
+                source.replace(target)
             else:
                 temporary = target.with_name(f".{target.name}.{os.getpid()}")
                 shutil.copyfile(source, temporary)
                 with temporary.open("rb+") as handle:
                     os.fsync(handle.fileno())
-                os.replace(temporary, target)
+                temporary.replace(target)
             target.chmod(0o444)
         return target
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+from kvreg.errors import NetworkError, VerificationError
 
 from builder.cache import CHUNK, InputCache, storage_errors
 from builder.index import TIMEOUT, IndexFile, PackageIndex
 from builder.inputs import Input
-from kvreg.errors import NetworkError, VerificationError
 
 WORKERS = 6
 ATTEMPTS = 5
@@ -177,4 +177,3 @@ def _download(
             advance(len(chunk))
     if _size(partial) < item.size:
         raise requests.ConnectionError("the connection ended early")
-

@@ -16,12 +16,11 @@ from functools import cached_property
 
 import requests
 import urllib3
+from kvreg.errors import NetworkError, NotFoundError
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 from requests.adapters import HTTPAdapter
-
-from kvreg.errors import NetworkError, NotFoundError
 
 TIMEOUT = (20, 120)  # seconds to connect, and between two reads
 RETRIES = urllib3.Retry(
@@ -119,7 +118,7 @@ class PackageIndex:
             f"the package index does not have {filename} as locked",
             expected=f"sha256:{sha256}",
             found=f"sha256:{same_name[0].sha256}" if same_name else "no file of that name",
-            remedy="a release must not change after it was locked: find out why before locking anew",
+            remedy="a release must not change after it was locked: find out why first",
         )
 
     def best_wheel(self, project: str, version: str, tags: list[Tag]) -> IndexFile:

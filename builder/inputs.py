@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tomllib
@@ -11,7 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from kvreg.errors import NotFoundError, UsageError
 
-KINDS = ("wheel", "sdist", "members")
+KINDS = ("wheel", "sdist", "members", "tree")
+TREE_LITTER = frozenset({"__pycache__", "build", "dist", ".pytest_cache", ".ruff_cache"})
+"""Folders in a source tree that are not sources."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\Z")
 
@@ -31,7 +35,7 @@ class Input:
 
     kind ``wheel`` and ``sdist``: the whole file. kind ``members``: only the named members of a
     wheel, read by HTTP range; `sha256` then is the whole wheel's, as the index states it, and
-    each member has its own.
+    each member has its own. kind ``tree``: a folder of this checkout, `sha256` by `tree_input`.
     """
 
     name: str
@@ -46,7 +50,31 @@ class Input:
         """The hex digests of the files that the cache must hold for this input."""
         if self.kind == "members":
             return tuple(member.sha256 for member in self.members)
-        return (self.sha256,)
+        return () if self.kind == "tree" else (self.sha256,)
+
+
+def tree_files(root: Path) -> list[Path]:
+    """The files of a source tree, sorted by path, without what tools leave in it."""
+    return sorted(
+        file
+        for file in root.rglob("*")
+        if file.is_file() and not TREE_LITTER.intersection(file.relative_to(root).parts)
+    )
+
+
+def tree_input(name: str, version: str, filename: str, root: Path) -> Input:
+    """A folder as a locked input.
+
+    Its digest is the sha256 over one line a file: ``<sha256>  <path>\\n``, sorted by path, as
+    `sha256sum` prints them.
+    """
+    total, digest = 0, hashlib.sha256()
+    for file in tree_files(root):
+        data = file.read_bytes()
+        total += len(data)
+        path = file.relative_to(root).as_posix()
+        digest.update(f"{hashlib.sha256(data).hexdigest()}  {path}\n".encode())
+    return Input(name, version, "tree", filename, total, digest.hexdigest())
 
 
 def read_lock(path: Path) -> tuple[Input, ...]:
@@ -155,4 +183,4 @@ def write_lock(path: Path, inputs: Iterable[Input], header: str) -> None:
         handle.write("\n".join(lines) + "\n")
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)

@@ -12,16 +12,16 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from kvreg.errors import NotFoundError, UsageError
+from kvreg.model.profile import Profile
 from packaging.markers import default_environment
 from packaging.metadata import parse_email
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.index import IndexFile, PackageIndex, index_url, target_tags
-from builder.inputs import Input, Member, write_lock
+from builder.inputs import Input, Member, tree_input, write_lock
 from builder.recipes.model import Requirements, Sources, recipe
-from kvreg.errors import NotFoundError, UsageError
-from kvreg.model.profile import Profile
 
 Say = Callable[[str], None]
 
@@ -86,6 +86,8 @@ def lock_sources(sources: Sources, index: PackageIndex, say: Say) -> list[Input]
                 _members(file, patterns, excluded, index),
             )
         )
+    for name, version, filename, root in sources.trees:
+        inputs.append(tree_input(canonicalize_name(name), version, filename, root))
     return inputs
 
 

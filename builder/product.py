@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvreg.console import human_bytes
+from kvreg.errors import ContractError, NotFoundError, UsageError
+from kvreg.model.profile import Profile, load_profile
+
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
 from builder.cache import InputCache
 from builder.console import BuildMonitor
@@ -16,9 +20,6 @@ from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
 from builder.layout import Checkout, find_checkout
 from builder.record import make_record, shared_objects, write_record
-from kvreg.console import human_bytes
-from kvreg.errors import ContractError, NotFoundError, UsageError
-from kvreg.model.profile import Profile, load_profile
 
 Say = Callable[[str], None]
 
@@ -206,7 +207,10 @@ def describe(plan: Plan, built: Built, out: Path, say: Say) -> Product:
 
 
 def read_product(checkout: Checkout, profile_name: str) -> Product:
-    """The finished build of a profile. Raises NotFoundError, ContractError when it is of another digest."""
+    """The finished build of a profile.
+
+    Raises NotFoundError when there is none, ContractError when it is of another digest.
+    """
     folder = checkout.profile(profile_name)
     profile = load_profile(folder)
     out = checkout.build_folder(profile.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -9,9 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from kvreg.model.profile import Profile
+
 from builder.build import Built
 from builder.cache import file_sha256
-from kvreg.model.profile import Profile
 
 SCHEMA = "vnd.kvreg.build-record.v1"
 
@@ -66,8 +68,6 @@ def make_record(profile: Profile, built: Built, audit: dict[str, Any]) -> dict[s
 
 def shared_objects(wheel: Path) -> list[dict[str, Any]]:
     """path, size and sha256 of every shared object in a wheel."""
-    import hashlib
-
     found = []
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
@@ -102,7 +102,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
         handle.write("\n")
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def page(record: dict[str, Any]) -> str:
@@ -111,8 +111,7 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         f"# Build of {record['profile']['name']}",
         "",
-        f"`{wheel['filename']}`, {wheel['size']:,} bytes, "
-        f"sha256 `{wheel['sha256']}`.",
+        f"`{wheel['filename']}`, {wheel['size']:,} bytes, sha256 `{wheel['sha256']}`.",
         "",
         *_table(
             ("what", "value"),
@@ -150,7 +149,10 @@ def page(record: dict[str, Any]) -> str:
     if record.get("units"):
         lines += ["", f"## Translation units ({len(record['units'])})", ""]
         if any(record.get("compile_cache", {}).get(k) for k in _HITS):
-            lines += ["Some objects came out of the compile cache: their times are not compile times.", ""]
+            lines += [
+                "Some objects came from the compile cache; their times are no compile times.",
+                "",
+            ]
         lines += _table(
             ("seconds", "module", "source"),
             [(f"{u['seconds']:,.1f}", u["module"], u["source"]) for u in record["units"]],
@@ -220,5 +222,9 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     return [
         "| " + " | ".join(header) + " |",
         "|" + " --- |" * len(header),
-        *("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in rows),
+        *("| " + " | ".join(_cell(text) for text in row) + " |" for row in rows),
     ]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.cache import InputCache, storage_errors
-from builder.inputs import Input
+from builder.inputs import TREE_LITTER, Input
 from builder.recipes.model import Recipe
 
 OWNER = 1000  # user and group that the container runs as where the builder is root
@@ -28,7 +28,11 @@ class Workspace:
 
 
 def prepare(
-    root: Path, recipe: Recipe, inputs: Iterable[Input], cache: InputCache, parameters: dict[str, Any]
+    root: Path,
+    recipe: Recipe,
+    inputs: Iterable[Input],
+    cache: InputCache,
+    parameters: dict[str, Any],
 ) -> Workspace:
     """Lay out a fresh workspace below `root`, which must be on the cache's file system to be cheap.
 
@@ -44,12 +48,12 @@ def prepare(
             if item.kind == "members":
                 for member in item.members:
                     _link(cache.path(member.sha256), space.inputs / "members" / member.path)
-            else:
+            elif item.kind != "tree":  # a tree comes with the recipe's files
                 _link(cache.path(item.sha256), space.inputs / item.filename)
         for name, source in recipe.files.items():
             target = space.recipe / name
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns(*TREE_LITTER))
             else:
                 shutil.copyfile(source, target)
         (space.recipe / "parameters.json").write_text(json.dumps(parameters, indent=1))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from kvreg.console import emit, handled, human_bytes, json_option, note
 
 from builder.commands.options import cache_option, open_cache, profile_option
-from kvreg.console import emit, handled, human_bytes, json_option, note
 
 
 @click.command()
 @profile_option
 @click.option("--toolchain", help="Toolchain [default: the profile's first].")
-@click.option("--jobs", "-j", type=click.IntRange(1), help="Compiler processes at once [default: chosen].")
+@click.option(
+    "--jobs", "-j", type=click.IntRange(1), help="Compiler processes at once [default: chosen]."
+)
 @click.option("--offline", is_flag=True, help="Fetch nothing; name what the input cache lacks.")
 @click.option(
     "--compile-cache/--no-compile-cache",

@@ -16,7 +16,7 @@ cache_option = click.option(
     "cache_root",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="KVREG_BUILD_CACHE",
-    help="Input cache [default: $KVREG_BUILD_CACHE, else kvreg-builder in the user's cache folder].",
+    help="Input cache [default: kvreg-builder in the user's cache folder].",
 )
 
 

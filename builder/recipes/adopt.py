@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from builder.recipes.model import Recipe, Sources
 from kvreg.model.profile import Profile
+
+from builder.recipes.model import Recipe, Sources
 
 
 def sources(profile: Profile) -> Sources:

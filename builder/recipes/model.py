@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.inputs import Input
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
+
+from builder.inputs import Input
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class Requirements:
 class Sources:
     """Sources of a recipe: sdists and wheels by ``name==version``, chosen members of a wheel.
 
-    members: (``name==version``, glob patterns of member paths, patterns to leave out).
+    members: (``name==version``, glob patterns of member paths, paths to leave out).
+    trees: (name, version, name in the recipe's files, folder): sources of this checkout.
     """
 
     sdists: tuple[str, ...] = ()
     wheels: tuple[str, ...] = ()
     members: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    trees: tuple[tuple[str, str, str, Path], ...] = ()
 
 
 def _no_parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
@@ -49,7 +52,8 @@ class Recipe:
 
     sources: which sources the profile needs. parameters: what the script is told beside what
     every script is told. files: what lies at /recipe in the container, by name (a folder is
-    taken whole). script: which of them the toolchain's Python runs; None compiles nothing.
+    taken whole, less caches). script: which of them the toolchain's Python runs; None compiles
+    nothing.
     """
 
     name: str
@@ -59,6 +63,9 @@ class Recipe:
     files: Mapping[str, Path] = field(default_factory=dict)
     script: str | None = None
 
+
+CONTAINER = Path(__file__).parent / "container.py"
+"""What the scripts import inside the container."""
 
 _MODULES = ("vllm", "probe", "adopt")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builder.inputs import Input
-from builder.recipes.model import Recipe, Requirements, Sources
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
+
+from builder.inputs import Input
+from builder.recipes.model import CONTAINER, Recipe, Requirements, Sources
 
 _HERE = Path(__file__).parent
 
@@ -24,7 +25,7 @@ _UNNEEDED = {
 
 
 def sources(profile: Profile) -> Sources:
-    """The sdist, CUTLASS's headers, and the Python files that upstream's wheel takes from elsewhere."""
+    """The sdist, CUTLASS's headers, and Python files that upstream takes from elsewhere."""
     version = profile.runtime.upstream_tag.removeprefix("v")
     return Sources(
         sdists=(f"vllm=={version}",),
@@ -90,8 +91,7 @@ RECIPE = Recipe(
         unneeded=_UNNEEDED,
     ),
     parameters=parameters,
-    files={
-        name: _HERE / name for name in ("compile.py", "CMakeLists.txt", "fa2_absent.cpp")
-    },
+    files={"container.py": CONTAINER}
+    | {name: _HERE / name for name in ("compile.py", "CMakeLists.txt", "fa2_absent.cpp")},
     script="compile.py",
 )

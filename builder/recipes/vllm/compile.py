@@ -1,54 +1,29 @@
-"""Runs inside the build container: locked inputs in /inputs, one wheel out in /out.
-
-Standard library only; started by the toolchain's CPython with no network and no inherited
-environment. Every path is fixed, so that objects do not depend on the machine.
-"""
+"""Runs inside the build container: vLLM's sdist to a wheel. See container.py."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from pathlib import Path
 
-INPUTS = Path("/inputs")
-RECIPE = Path("/recipe")
-WORK = Path("/work")
-OUT = Path("/out")
+from container import (
+    INPUTS,
+    OUT,
+    RECIPE,
+    WORK,
+    compile_environment,
+    finish,
+    keep_logs,
+    make_environment,
+    parameters,
+    run,
+    step,
+)
 
-PARAMETERS = json.loads((RECIPE / "parameters.json").read_text())
-STEPS: list[dict[str, object]] = []
-
-
-def step(name: str) -> None:
-    """Say what begins; the time that each step took goes into the build record."""
-    now = time.monotonic()
-    if STEPS:
-        STEPS[-1]["seconds"] = round(now - STEPS[-1].pop("started"), 1)
-    STEPS.append({"name": name, "started": now})
-    print(f"::step {name}", flush=True)
-
-
-def run(*argv: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    subprocess.run([str(a) for a in argv], cwd=cwd, env=env, check=True)
-
-
-def environment() -> Path:
-    """A virtual environment with exactly the locked build requirements."""
-    venv = WORK / "venv"
-    run(sys.executable, "-m", "venv", venv)
-    wheels = [INPUTS / name for name in PARAMETERS["requirements"]]
-    run(
-        *(venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
-        *("--no-compile", "--no-cache-dir", "--disable-pip-version-check", *wheels),
-    )
-    return venv
+PARAMETERS = parameters()
 
 
 def sources() -> Path:
@@ -101,14 +76,13 @@ def externals() -> dict[str, str]:
     flash = base / "flash-attention"
     members("vllm/vllm_flash_attn", flash / "vllm_flash_attn")
     cute = flash / "vllm_flash_attn" / "cute"
-    if cute.is_dir():
-        # Upstream's wheel holds these with the import prefix that vLLM's CMake puts in; take it
-        # out, because the same CMake puts it in again.
-        (flash / "flash_attn").mkdir()
-        for file in cute.rglob("*.py"):
-            text = file.read_text()
-            file.write_text(text.replace("vllm.vllm_flash_attn.cute", "flash_attn.cute"))
-        cute.rename(flash / "flash_attn" / "cute")
+    # Upstream's wheel holds these with the import prefix that vLLM's CMake puts in; take it out,
+    # because the same CMake puts it in again.
+    (flash / "flash_attn").mkdir()
+    for file in cute.rglob("*.py"):
+        text = file.read_text()
+        file.write_text(text.replace("vllm.vllm_flash_attn.cute", "flash_attn.cute"))
+    cute.rename(flash / "flash_attn" / "cute")
     for name in ("CMakeLists.txt", "fa2_absent.cpp"):
         shutil.copyfile(RECIPE / name, flash / name)
 
@@ -121,65 +95,40 @@ def externals() -> dict[str, str]:
     }
 
 
-def compile_wheel(root: Path, venv: Path, redirected: dict[str, str]) -> None:
-    cmake = next((venv / "lib").glob("python3*/site-packages/cmake/data/bin"))
+def vllm_environment(redirected: dict[str, str]) -> dict[str, str]:
+    """The variables that vLLM's own build reads."""
     cutlass = redirected["VLLM_CUTLASS_SRC_DIR"]
-    env = {
-        "PATH": f"{venv}/bin:{cmake}:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": os.environ["HOME"],
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
-        "CUDA_HOME": "/usr/local/cuda",
+    return {
         "CMAKE_ARGS": (
             f"-DCUTLASS_INCLUDE_DIR={cutlass}/include "
             f"-DCUTLASS_TOOLS_UTIL_INCLUDE_DIR={cutlass}/tools/util/include"
         ),
         "CMAKE_BUILD_TYPE": "Release",
         "LDFLAGS": "-Wl,-s",
-        "SETUPTOOLS_SCM_PRETEND_METADATA": '{node="g%s"}' % PARAMETERS["commit"][:9],
+        # setuptools-scm has no git checkout to ask: the version is the profile's, and the commit
+        # must not be lost with it.
         "VLLM_VERSION_OVERRIDE": PARAMETERS["version"],
+        "SETUPTOOLS_SCM_PRETEND_METADATA": f'{{node="g{PARAMETERS["commit"][:9]}"}}',
         "VLLM_TARGET_DEVICE": "cuda",
         "VLLM_DISABLE_SCCACHE": "1",
         "TORCH_CUDA_ARCH_LIST": PARAMETERS["architectures"],
         "MAX_JOBS": str(PARAMETERS["jobs"]),
-        "NVCC_THREADS": "1",
-        "SOURCE_DATE_EPOCH": str(PARAMETERS["source_date_epoch"]),
+        "NVCC_THREADS": "1",  # one architecture: nothing to run in parallel inside nvcc
         **redirected,
-        **PARAMETERS["environment"],
     }
-    for name in ("CCACHE_DIR", "CCACHE_DISABLE", "CCACHE_MAXSIZE"):
-        if name in os.environ:
-            env[name] = os.environ[name]
-    (OUT / "environment.json").write_text(json.dumps(env, indent=1, sort_keys=True))
-    run(venv / "bin" / "python", "setup.py", "bdist_wheel", "--dist-dir", OUT, cwd=root, env=env)
-
-
-def keep_log(root: Path) -> None:
-    """Ninja's own log (times of every translation unit) and ccache's counters, for the record."""
-    for log in sorted((root / "build").rglob(".ninja_log")):
-        shutil.copyfile(log, OUT / "ninja_log")
-    for commands in sorted((root / "build").rglob("build.ninja")):
-        shutil.copyfile(commands, OUT / "build.ninja")
-    if "CCACHE_DIR" in os.environ:
-        counters = subprocess.run(
-            ["ccache", "--print-stats"], capture_output=True, text=True, check=False
-        )
-        (OUT / "ccache_stats").write_text(counters.stdout)
 
 
 def main() -> None:
     step("install build requirements")
-    venv = environment()
+    venv = make_environment(PARAMETERS["requirements"])
     step("unpack sources")
     root = sources()
-    redirected = externals()
+    environment = vllm_environment(externals()) | compile_environment(venv, PARAMETERS)
     step("compile")
-    compile_wheel(root, venv, redirected)
-    keep_log(root)
-    step("done")
-    STEPS.pop()
-    (OUT / "steps.json").write_text(json.dumps(STEPS, indent=1))
+    python = venv / "bin" / "python"
+    run(python, "setup.py", "bdist_wheel", "--dist-dir", OUT, cwd=root, env=environment)
+    keep_logs(root / "build", environment)
+    finish()
 
 
 if __name__ == "__main__":
