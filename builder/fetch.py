@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+import urllib3
 from kvreg.errors import NetworkError, VerificationError
 
 from builder.cache import CHUNK, InputCache, storage_errors
@@ -124,7 +125,7 @@ def _fetch_file(
         try:
             _download(file, partial, item, index, advance)
             break
-        except requests.RequestException as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             fault = f"{type(error).__name__} after {_size(partial)} bytes"
     else:
         raise NetworkError(
@@ -170,7 +171,8 @@ def _download(
             )
         if response.status_code == 200:
             partial.unlink(missing_ok=True)  # the server sends all of it, not the rest
-        for chunk in response.iter_content(CHUNK):
+        # read1 hands out what has arrived, so that a connection that breaks loses none of it.
+        while chunk := response.raw.read1(CHUNK):
             # Only the write: a broken connection is an OSError too, and not the disk's fault.
             with storage_errors("write", partial), partial.open("ab") as handle:
                 handle.write(chunk)
