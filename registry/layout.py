@@ -1,0 +1,292 @@
+"""An OCI image layout as a store: a directory with `oci-layout`, `index.json` and blobs.
+
+Writers may run at the same time and may be killed at any time: blobs and the index appear by
+rename, and the index is changed under a lock. Readers need neither lock nor write access, so a
+layout on a read-only disk is a store like any other.
+
+>>> import tempfile
+>>> layout = Layout(Path(tempfile.mkdtemp()) / "store")
+>>> layout.prepare()
+>>> layout.list_tags()
+()
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from kvreg.console import storage_error
+from kvreg.errors import NotFoundError, StorageError, VerificationError
+from kvreg.model.digest import is_digest, parse_digest, sha256_file
+from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, parse_json
+from kvreg.reference import LAYOUT_PREFIX, is_tag
+
+from registry.content import MANIFEST_TYPES, Content, parse_content
+from registry.files import INCOMING_PREFIX, locked, remove_stale, write_atomically
+from registry.index import LayoutIndex
+from registry.referrers import filtered, is_fallback_tag
+from registry.store import refuse_move
+from registry.stream import (
+    BlobSource,
+    Progress,
+    check_bytes,
+    counted,
+    file_chunks,
+    source_chunks,
+    verified,
+)
+
+_MARKER = b'{"imageLayoutVersion":"1.0.0"}'
+_LOCK = ".lock"
+_OWN_NAMES = {"blobs", "index.json", "oci-layout", _LOCK}
+
+
+class Layout:
+    """The layout in the directory `path`, which is made by the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.location = f"{LAYOUT_PREFIX}{path}"
+        self._index_path = path / "index.json"
+        self._marker_path = path / "oci-layout"
+
+    def __enter__(self) -> "Layout":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held open between calls."""
+
+    def prepare(self) -> None:
+        """Make the directory a layout unless it is one; `StorageError` when that cannot be."""
+        if self._marker_path.exists():
+            self._check_marker()
+            self._check_writable()
+            return
+        with _storage_errors(f"could not make the layout {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._refuse_foreign_directory()
+            (self.path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+            with locked(self.path / _LOCK):
+                if not self._index_path.exists():
+                    write_atomically(self._index_path, [LayoutIndex().to_bytes()])
+                # Last: a directory with this file is a whole layout.
+                write_atomically(self._marker_path, [_MARKER])
+
+    def resolve(self, name: str) -> Descriptor | None:
+        """See `registry.store.Store.resolve`."""
+        index = self._index()
+        entry = index.with_digest(name) if is_digest(name) else index.tagged(name)
+        if entry is None:
+            # A manifest below an index has no entry of its own.
+            return self._content(name).descriptor if self._is_manifest(name) else None
+        content = self._content(entry.digest, entry.media_type)
+        if content.descriptor.size != entry.size:
+            raise VerificationError(
+                f"index.json of {self.location} has the wrong size for {entry.digest}",
+                expected=f"{content.descriptor.size} bytes",
+                found=f"{entry.size} bytes",
+            )
+        return content.descriptor
+
+    def fetch_manifest(self, digest: str) -> bytes:
+        """See `registry.store.Store.fetch_manifest`."""
+        self._check_marker()
+        path = self._regular(digest)
+        if path is None:
+            raise NotFoundError(f"{self.location} has no manifest {digest}")
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise VerificationError(
+                f"{digest} of {self.location} is too large for a manifest",
+                expected=f"at most {MAX_MANIFEST_BYTES} bytes",
+                found=f"{path.stat().st_size} bytes",
+            )
+        return check_bytes(path.read_bytes(), digest, self.location)
+
+    def has_blob(self, descriptor: Descriptor) -> bool:
+        """See `registry.store.Store.has_blob`."""
+        path = self._regular(descriptor.digest)
+        return path is not None and path.stat().st_size == descriptor.size
+
+    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """See `registry.store.Store.read_blob`."""
+        self._check_marker()
+        path = self._regular(descriptor.digest)
+        if path is None:
+            raise NotFoundError(f"{self.location} has no blob {descriptor.digest}")
+        return verified(file_chunks(path), descriptor, self.location)
+
+    def fetch_blob(
+        self, descriptor: Descriptor, destination: Path, progress: Progress | None = None
+    ) -> None:
+        """See `registry.store.Store.fetch_blob`."""
+        write_atomically(destination, counted(self.read_blob(descriptor), progress))
+
+    def blob_path(self, descriptor: Descriptor) -> Path | None:
+        """See `registry.store.Store.blob_path`."""
+        return self._regular(descriptor.digest)
+
+    def push_blob(
+        self, source: BlobSource, descriptor: Descriptor, progress: Progress | None = None
+    ) -> bool:
+        """See `registry.store.Store.push_blob`. A blob that is there but corrupt is replaced."""
+        return self.push_stream(counted(source_chunks(source), progress), descriptor)
+
+    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+        """See `registry.store.Store.push_stream`."""
+        self.prepare()
+        path = self._blob(descriptor.digest)
+        # Reading what is there costs no more than writing it again, and heals what went bad.
+        if self.has_blob(descriptor) and sha256_file(path) == descriptor.digest:
+            return False
+        with _storage_errors(f"could not write a blob to {self.location}"):
+            write_atomically(path, verified(chunks, descriptor, "the source"), scratch=self.path)
+        return True
+
+    def push_manifest(
+        self, raw: bytes, media_type: str | None = None, tag: str | None = None
+    ) -> Descriptor:
+        """See `registry.store.Store.push_manifest`."""
+        content = parse_content(raw, media_type)
+        self._check_children(content)
+        self.push_blob(raw, content.descriptor)
+        found = content.descriptor
+        self._change(lambda index: index.tag(found, tag) if tag else index.add(found))
+        return found
+
+    def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
+        """See `registry.store.Store.tag`. Deciding and tagging are one step for other writers."""
+        found = self._content(descriptor.digest).descriptor
+
+        def change(index: LayoutIndex) -> LayoutIndex:
+            if not move:
+                refuse_move(self.location, tag, index.tagged(tag), found)
+            return index.tag(found, tag)
+
+        self._change(change)
+
+    def list_tags(self) -> tuple[str, ...]:
+        """See `registry.store.Store.list_tags`."""
+        return tuple(
+            tag for tag in self._index().tags() if is_tag(tag) and not is_fallback_tag(tag)
+        )
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
+        """See `registry.store.Store.referrers`: found among the entries of ``index.json``."""
+        parse_digest(digest)
+        found = []
+        for entry in self._index().descriptors():
+            if entry.media_type not in MANIFEST_TYPES or entry.digest == digest:
+                continue
+            content = self._content(entry.digest, entry.media_type)
+            if content.subject is not None and content.subject.digest == digest:
+                found.append(content.as_referrer)
+        return filtered(found, artifact_type)
+
+    def _index(self) -> LayoutIndex:
+        self._check_marker()
+        try:
+            return LayoutIndex.parse(self._index_path.read_bytes())
+        except FileNotFoundError:
+            raise VerificationError(
+                f"{self.location} has no index.json",
+                remedy="fetch the layout again; it is not complete",
+            ) from None
+
+    def _change(self, change: Callable[[LayoutIndex], LayoutIndex]) -> None:
+        """Replace the index by what `change` makes of it, with no other writer in between."""
+        with _storage_errors(f"could not change {self.location}"), locked(self.path / _LOCK):
+            before = self._index()
+            after = change(before)
+            if after != before:
+                write_atomically(self._index_path, [after.to_bytes()])
+            remove_stale(self.path)
+
+    def _content(self, digest: str, media_type: str | None = None) -> Content:
+        return parse_content(self.fetch_manifest(digest), media_type)
+
+    def _is_manifest(self, name: str) -> bool:
+        if not is_digest(name) or (path := self._regular(name)) is None:
+            return False
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            return False
+        try:
+            self._content(name)
+        except VerificationError:
+            return False
+        return True
+
+    def _check_children(self, content: Content) -> None:
+        """A layout never names a manifest whose parts it does not have."""
+        for part in content.blobs + content.manifests:
+            if not self.has_blob(part):
+                raise NotFoundError(
+                    f"manifest {content.descriptor.digest} needs a part that {self.location} lacks",
+                    expected=f"{part.digest}, {part.size} bytes",
+                    remedy="push the blobs before the manifest",
+                )
+
+    def _blob(self, digest: str) -> Path:
+        return self.path / "blobs" / "sha256" / parse_digest(digest)
+
+    def _regular(self, digest: str) -> Path | None:
+        """The blob's file; None when there is none, or something else of that name."""
+        path = self._blob(digest)
+        try:
+            return path if stat.S_ISREG(path.stat().st_mode) else None
+        except FileNotFoundError:
+            return None
+
+    def _check_marker(self) -> None:
+        try:
+            raw = self._marker_path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFoundError(
+                f"{self.path} is not an OCI image layout",
+                expected=f"a file {self._marker_path}",
+                remedy="check the path; publishing or copying to it makes a layout",
+            ) from None
+        table = parse_json(raw, "oci-layout")
+        version = table.get("imageLayoutVersion") if isinstance(table, dict) else None
+        if not isinstance(version, str) or not version.startswith("1."):
+            raise VerificationError(
+                f"{self._marker_path} is malformed",
+                expected="imageLayoutVersion 1.0.0",
+                found=repr(version),
+            )
+
+    def _check_writable(self) -> None:
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{self.location} cannot be written to",
+                remedy="copy it to a directory that you may write to, and use the copy",
+            )
+
+    def _refuse_foreign_directory(self) -> None:
+        foreign = sorted(
+            path.name
+            for path in self.path.iterdir()
+            if path.name not in _OWN_NAMES and not path.name.startswith(INCOMING_PREFIX)
+        )
+        if foreign:
+            raise StorageError(
+                f"{self.path} is neither an OCI image layout nor empty",
+                expected="an empty directory, or none",
+                found=", ".join(foreign[:5]),
+                remedy="choose another directory",
+            )
+
+
+@contextlib.contextmanager
+def _storage_errors(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from error

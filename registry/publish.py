@@ -1,0 +1,193 @@
+"""Publishing a runtime: the OCI artifact of one profile, the same bytes in every store.
+
+The config blob is the profile's canonical JSON, so the digest of the manifest's config is the
+profile digest. Nothing that depends on the moment or the place enters the manifest.
+"""
+
+import datetime
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from kvreg.errors import NotFoundError, UsageError
+from kvreg.model.digest import sha256_file
+from kvreg.model.oci import (
+    ANNOTATION_CREATED,
+    ANNOTATION_ROLE,
+    ANNOTATION_TITLE,
+    ANNOTATION_TOOLCHAIN_PREFIX,
+    MEDIA_TYPE_MANIFEST,
+    MEDIA_TYPE_PROFILE,
+    MEDIA_TYPE_RUNTIME,
+    MEDIA_TYPE_WHEEL,
+    WHEEL_ROLES,
+    Descriptor,
+    Manifest,
+)
+from kvreg.model.profile import Profile
+
+from registry.store import Store, refuse_move
+from registry.stream import Progress
+
+ANNOTATION_VERSION = "org.opencontainers.image.version"
+ANNOTATION_REVISION = "org.opencontainers.image.revision"
+ANNOTATION_PROFILE = "vnd.kvreg.profile"
+
+_FIXED_TAG = re.compile(r".+-v.+-\d{8}")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A file to publish. Its name becomes the title; a wheel needs a role."""
+
+    path: Path
+    media_type: str = MEDIA_TYPE_WHEEL
+    role: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolchainUse:
+    """The toolchain that really made the wheel: its name, image digest and CUDA version."""
+
+    name: str
+    image_digest: str
+    cuda_version: str
+
+    def annotations(self) -> dict[str, str]:
+        """As annotations of the manifest."""
+        prefix = ANNOTATION_TOOLCHAIN_PREFIX
+        return {
+            f"{prefix}.name": self.name,
+            f"{prefix}.image": self.image_digest,
+            f"{prefix}.cuda": self.cuda_version,
+        }
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is now in the store: the manifest, its tags, and how many bytes had to be sent."""
+
+    descriptor: Descriptor
+    tags: tuple[str, ...]
+    uploaded_bytes: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON-ready data."""
+        return {
+            **self.descriptor.to_dict(),
+            "tags": list(self.tags),
+            "uploadedBytes": self.uploaded_bytes,
+        }
+
+
+def publish(
+    store: Store,
+    profile: Profile,
+    layers: Sequence[Layer],
+    annotations: Mapping[str, str] | None = None,
+    date: datetime.date | None = None,
+    *,
+    toolchain: ToolchainUse | None = None,
+    progress: Progress | None = None,
+) -> Published:
+    """Put the artifact of `profile` into `store` and tag it.
+
+    `date` (default: today, UTC) goes into the tag that is never moved; the manifest itself is
+    dated by the profile's ``source_date_epoch``, so that the same inputs give the same digest
+    whenever they are published.
+
+    `UsageError` for layers that cannot be meant, `ContractError` when the tag of that date names
+    other bytes already: both before anything is sent.
+    """
+    day = date or datetime.datetime.now(datetime.UTC).date()
+    tags = profile.tags(profile.runtime.version, day)
+    described = [(layer.path, _describe(layer)) for layer in layers]
+    _check_titles([descriptor for _, descriptor in described])
+    manifest = runtime_manifest(
+        profile, [item for _, item in described], annotations, toolchain=toolchain
+    )
+    found = manifest.descriptor()
+    store.prepare()
+    refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
+    sent = 0
+    for source, descriptor in [(profile.canonical(), manifest.config), *described]:
+        sent += descriptor.size if store.push_blob(source, descriptor, progress) else 0
+    store.push_manifest(manifest.to_bytes(), MEDIA_TYPE_MANIFEST)
+    # The moving name last: whoever sees it finds the others.
+    store.tag(found, tags.fixed, move=False)
+    store.tag(found, tags.by_digest)
+    store.tag(found, tags.moving)
+    return Published(found, (tags.moving, tags.fixed, tags.by_digest), sent)
+
+
+def runtime_manifest(
+    profile: Profile,
+    layers: Sequence[Descriptor],
+    annotations: Mapping[str, str] | None = None,
+    *,
+    toolchain: ToolchainUse | None = None,
+) -> Manifest:
+    """The manifest of a runtime artifact, a function of its arguments alone."""
+    created = datetime.datetime.fromtimestamp(profile.build.source_date_epoch, datetime.UTC)
+    found = {
+        ANNOTATION_CREATED: created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        ANNOTATION_VERSION: profile.runtime.version,
+        ANNOTATION_PROFILE: profile.name,
+        **({ANNOTATION_REVISION: c} if (c := profile.runtime.upstream_commit) else {}),
+        **(toolchain.annotations() if toolchain else {}),
+        **(annotations or {}),
+    }
+    return Manifest(
+        config=Descriptor.of_bytes(MEDIA_TYPE_PROFILE, profile.canonical()),
+        layers=tuple(layers),
+        artifact_type=MEDIA_TYPE_RUNTIME,
+        annotations=found,
+    )
+
+
+def is_fixed_tag(tag: str) -> bool:
+    """Whether `tag` has the form of those that are never moved.
+
+    >>> is_fixed_tag("t4x2-cu128-v0.18.1-20261130"), is_fixed_tag("t4x2-cu128")
+    (True, False)
+    """
+    return _FIXED_TAG.fullmatch(tag) is not None
+
+
+def is_plain_name(title: str) -> bool:
+    """Whether a title is a file name and nothing that could lead elsewhere.
+
+    >>> is_plain_name("vllm-0.18.1-cp312-cp312-linux_x86_64.whl"), is_plain_name("../x")
+    (True, False)
+    """
+    return (
+        title not in ("", ".", "..")
+        and PurePath(title).name == title
+        and "\\" not in title
+        and title.isprintable()
+    )
+
+
+def _describe(layer: Layer) -> Descriptor:
+    if layer.media_type == MEDIA_TYPE_WHEEL and layer.role not in WHEEL_ROLES:
+        raise UsageError(
+            f"{layer.path.name} needs a role", expected=", ".join(WHEEL_ROLES), found=layer.role
+        )
+    if not layer.path.is_file():
+        raise NotFoundError(f"there is no file {layer.path}")
+    annotations = {ANNOTATION_TITLE: layer.path.name}
+    if layer.role is not None:
+        annotations[ANNOTATION_ROLE] = layer.role
+    size = layer.path.stat().st_size
+    return Descriptor(layer.media_type, sha256_file(layer.path), size, annotations)
+
+
+def _check_titles(layers: Sequence[Descriptor]) -> None:
+    titles = [layer.title or "" for layer in layers]
+    if not titles:
+        raise UsageError("an artifact needs at least one layer")
+    if wrong := [title for title in titles if not is_plain_name(title)]:
+        raise UsageError("a layer's file name cannot be a title", found=repr(wrong[0]))
+    if len(set(titles)) != len(titles):
+        raise UsageError("two layers have the same file name", found=", ".join(sorted(titles)))

@@ -1,0 +1,271 @@
+"""A repository of a registry as a store, through oras-py and the distribution API."""
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlencode, urljoin
+
+import requests
+from kvreg.console import storage_error
+from kvreg.errors import NetworkError, NotFoundError, VerificationError
+from kvreg.model.digest import is_digest, parse_digest
+from kvreg.model.oci import MAX_MANIFEST_BYTES, MEDIA_TYPE_INDEX, Descriptor
+from kvreg.reference import RegistryReference, is_tag
+
+from registry.content import MANIFEST_TYPES, Content, parse_content
+from registry.download import blob_chunks
+from registry.files import write_atomically
+from registry.referrers import (
+    fallback_tag,
+    filtered,
+    is_fallback_tag,
+    parse_referrers,
+    with_referrer,
+)
+from registry.store import refuse_move
+from registry.stream import BlobSource, Progress, Upload, check_bytes, counted, verified
+from registry.transport import Client, origin_of
+from registry.upload import BlobUpload, UploadPolicy, check_stored
+
+_ACCEPT = {"Accept": ", ".join(MANIFEST_TYPES)}
+_MAX_PAGES = 10_000
+_ATTACH_ROUNDS = 20
+
+
+class Remote:
+    """The repository that `reference` names. One object serves one thread."""
+
+    def __init__(
+        self,
+        reference: RegistryReference,
+        *,
+        client: Client | None = None,
+        upload: UploadPolicy | None = None,
+    ) -> None:
+        self.location = str(reference.with_target())
+        self.reference = reference.with_target()
+        self._client = client or Client(reference)
+        self._upload = upload or UploadPolicy()
+        self._has_referrers_api: bool | None = None
+
+    def __enter__(self) -> "Remote":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def prepare(self) -> None:
+        """Open and leave an upload: a registry that does not let us write says so now."""
+        answer = self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
+        self._client.do_request(self._client.follow(answer), "DELETE")
+
+    def resolve(self, name: str) -> Descriptor | None:
+        """See `registry.store.Store.resolve`."""
+        found = self._fetch(name)
+        return None if found is None else found[1].descriptor
+
+    def fetch_manifest(self, digest: str) -> bytes:
+        """See `registry.store.Store.fetch_manifest`."""
+        parse_digest(digest)
+        found = self._fetch(digest)
+        if found is None:
+            raise NotFoundError(f"{self.location} has no manifest {digest}")
+        return found[0]
+
+    def has_blob(self, descriptor: Descriptor) -> bool:
+        """See `registry.store.Store.has_blob`."""
+        answer = self._client.call("HEAD", f"blobs/{descriptor.digest}", expect=(200, 404))
+        if answer.status_code == 404:
+            return False
+        return answer.headers.get("Content-Length", str(descriptor.size)) == str(descriptor.size)
+
+    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """See `registry.store.Store.read_blob`."""
+        return verified(blob_chunks(self._client, descriptor), descriptor, self.location)
+
+    def fetch_blob(
+        self, descriptor: Descriptor, destination: Path, progress: Progress | None = None
+    ) -> None:
+        """See `registry.store.Store.fetch_blob`."""
+        write_atomically(destination, counted(self.read_blob(descriptor), progress))
+
+    def blob_path(self, descriptor: Descriptor) -> Path | None:
+        """Always None: a registry has no files here."""
+        return None
+
+    def push_blob(
+        self, source: BlobSource, descriptor: Descriptor, progress: Progress | None = None
+    ) -> bool:
+        """See `registry.store.Store.push_blob`."""
+        if self.has_blob(descriptor):
+            return False
+        with Upload(source, descriptor, progress) as upload:
+            BlobUpload(self._client, upload, self._upload).run()
+        return True
+
+    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+        """See `registry.store.Store.push_stream`. The bytes wait in a temporary file, so that
+        they can be sent again after a fault."""
+        if self.has_blob(descriptor):
+            return False
+        try:
+            with tempfile.TemporaryDirectory(prefix="kvreg-") as folder:
+                path = Path(folder) / "blob"
+                write_atomically(path, verified(chunks, descriptor, "the source"))
+                return self.push_blob(path, descriptor)
+        except OSError as error:
+            raise storage_error(error, "could not keep a blob in a temporary file") from error
+
+    def mount(self, descriptor: Descriptor, source: "Remote") -> bool:
+        """Take a blob over from another repository of the same registry, without moving a byte.
+
+        False when the registry does not do that; the blob must be pushed then.
+        """
+        if origin_of(self._client.url("")) != origin_of(source._client.url("")):
+            return False
+        query = urlencode({"mount": descriptor.digest, "from": source.reference.repository})
+        answer = self._client.do_request(
+            self._client.url(f"blobs/uploads/?{query}"), "POST", data=b""
+        )
+        if answer.status_code == 202:
+            self._client.do_request(self._client.follow(answer), "DELETE")
+        return answer.status_code == 201
+
+    def push_manifest(
+        self, raw: bytes, media_type: str | None = None, tag: str | None = None
+    ) -> Descriptor:
+        """See `registry.store.Store.push_manifest`."""
+        content = parse_content(raw, media_type)
+        answer = self._put(raw, content, tag or content.descriptor.digest)
+        subject = content.subject
+        # A registry with the referrers API says that it has seen the subject; for any other the
+        # distribution-spec has the client keep the list.
+        if subject is not None and answer.headers.get("OCI-Subject") != subject.digest:
+            self._list_referrer(subject.digest, content.as_referrer)
+        return content.descriptor
+
+    def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
+        """See `registry.store.Store.tag`."""
+        if not move:
+            refuse_move(self.location, tag, self.resolve(tag), descriptor)
+        raw = self.fetch_manifest(descriptor.digest)
+        self._put(raw, parse_content(raw, descriptor.media_type), tag)
+
+    def list_tags(self) -> tuple[str, ...]:
+        """See `registry.store.Store.list_tags`."""
+        tags: set[str] = set()
+        for page in self._pages("tags/list?n=1000"):
+            if page.status_code == 404:
+                break
+            try:
+                if page.status_code != 200:
+                    raise ValueError
+                names = page.json().get("tags") or []
+                tags.update(name for name in names if isinstance(name, str) and is_tag(name))
+            except (ValueError, AttributeError, TypeError):
+                raise self._client.unexpected("GET", page, (200,)) from None
+        return tuple(sorted(tag for tag in tags if not is_fallback_tag(tag)))
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
+        """See `registry.store.Store.referrers`: through the referrers API, else the tag schema."""
+        parse_digest(digest)
+        if self._has_referrers_api is not False:
+            found = self._from_api(digest)
+            self._has_referrers_api = found is not None
+            if found is not None:
+                return filtered(found, artifact_type)
+        return filtered(self._from_tag(digest), artifact_type)
+
+    def _fetch(self, name: str) -> tuple[bytes, Content] | None:
+        """A manifest by tag or digest: its bytes, checked against every digest that is known."""
+        answer = self._client.call("GET", f"manifests/{name}", expect=(200, 404), headers=_ACCEPT)
+        if answer.status_code == 404:
+            return None
+        raw = answer.content
+        if len(raw) > MAX_MANIFEST_BYTES:
+            raise VerificationError(f"{name} of {self.location} is too large for a manifest")
+        claimed = name if is_digest(name) else answer.headers.get("Docker-Content-Digest")
+        if is_digest(claimed):
+            check_bytes(raw, str(claimed), self.location)
+        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        if kind not in MANIFEST_TYPES:
+            raise VerificationError(
+                f"{self.location} answered something else than a manifest for {name}",
+                expected=" or ".join(MANIFEST_TYPES),
+                found=repr(kind)[:100],
+            )
+        return raw, parse_content(raw, kind)
+
+    def _put(self, raw: bytes, content: Content, name: str) -> requests.Response:
+        found = content.descriptor
+        headers = {"Content-Type": found.media_type}
+        answer = self._client.call(
+            "PUT", f"manifests/{name}", expect=(201,), data=raw, headers=headers
+        )
+        check_stored(self._client, answer, found.digest)
+        return answer
+
+    def _pages(
+        self, path: str, headers: Mapping[str, str] | None = None
+    ) -> Iterator[requests.Response]:
+        """The answers of any status to a list and to what its Link headers lead to."""
+        url = self._client.url(path)
+        for _ in range(_MAX_PAGES):
+            answer = self._client.do_request(url, "GET", headers=headers)
+            yield answer
+            link = answer.links.get("next", {}).get("url")
+            if not link:
+                return
+            following = urljoin(answer.url, link)
+            if origin_of(following) != origin_of(url) or following == url:
+                break
+            url = following
+        raise NetworkError(f"{self.location}: the registry sent a list that does not end")
+
+    def _from_api(self, digest: str) -> list[Descriptor] | None:
+        """The referrers by the API; None where there is no such API."""
+        found: list[Descriptor] = []
+        pages = self._pages(f"referrers/{digest}", {"Accept": MEDIA_TYPE_INDEX})
+        for number, page in enumerate(pages):
+            kind = page.headers.get("Content-Type", "").partition(";")[0].strip()
+            if page.status_code != 200 or kind != MEDIA_TYPE_INDEX:
+                # 404, or the page that a web server shows for any path it does not know.
+                if number == 0:
+                    return None
+                raise self._client.unexpected("GET", page, (200,))
+            found += parse_referrers(page.content, digest)
+        return found
+
+    def _from_tag(self, digest: str) -> tuple[Descriptor, ...]:
+        """The referrers by the tag schema."""
+        found = self._fetch(fallback_tag(digest))
+        return () if found is None else parse_referrers(found[0], digest)
+
+    def _list_referrer(self, subject: str, referrer: Descriptor) -> None:
+        """Add to the list under the fallback tag, and make sure that it stays there.
+
+        The distribution API has no conditional write: a writer that read the list before us and
+        writes after us drops our entry. So we look again after the time that such a writer needs,
+        and add the entry again until it stays.
+        """
+        for _ in range(_ATTACH_ROUNDS):
+            begun = time.monotonic()
+            raw = with_referrer(self._from_tag(subject), referrer)
+            if raw is None:
+                return
+            self._put(raw, parse_content(raw, MEDIA_TYPE_INDEX), fallback_tag(subject))
+            took = time.monotonic() - begun
+            self._client.sleep(0.05 + 2 * took + random.uniform(0, 0.05 + took))
+        raise NetworkError(
+            f"{self.location}: other writers kept replacing the list of referrers of {subject}",
+            remedy="run the same command again when they have ended",
+        )

@@ -1,0 +1,121 @@
+"""What a store of artifacts is, and how one is opened from a reference."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from kvreg.errors import ContractError, VerificationError
+from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
+from kvreg.reference import LayoutReference, Reference, parse_reference
+
+from registry.stream import BlobSource, Progress
+
+
+class Store(Protocol):
+    """A place for manifests and blobs. Every byte is verified on its way in and on its way out.
+
+    Errors of every method: `VerificationError` (wrong bytes), `NetworkError` (registry),
+    `StorageError` or `OSError` (disk). Manifest digests are ``sha256:<hex>``.
+    """
+
+    location: str
+    """Where the store is, for people; a reference without tag or digest."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def prepare(self) -> None:
+        """Make the store ready to be written to; what cannot work fails here, not later."""
+
+    def resolve(self, name: str) -> Descriptor | None:
+        """The manifest that a tag or digest names, its bytes verified; None when absent."""
+
+    def fetch_manifest(self, digest: str) -> bytes:
+        """The raw bytes of a manifest. `NotFoundError` when it is absent."""
+
+    def has_blob(self, descriptor: Descriptor) -> bool:
+        """Whether a blob of that digest and size is there; its bytes are not read."""
+
+    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+        """A blob in chunks; what is wrong with it is raised at the latest after the last chunk."""
+
+    def fetch_blob(
+        self, descriptor: Descriptor, destination: Path, progress: Progress | None = None
+    ) -> None:
+        """Write a blob to a file that appears only when all of it was verified."""
+
+    def blob_path(self, descriptor: Descriptor) -> Path | None:
+        """The file of a blob where the store has one; its bytes are not verified by this."""
+
+    def push_blob(
+        self, source: BlobSource, descriptor: Descriptor, progress: Progress | None = None
+    ) -> bool:
+        """Put a blob there; False when it was there already."""
+
+    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+        """`push_blob` from a stream that can be read once."""
+
+    def push_manifest(
+        self, raw: bytes, media_type: str | None = None, tag: str | None = None
+    ) -> Descriptor:
+        """Put a manifest there, whose blobs are there, and tag it.
+
+        A manifest with a ``subject`` is afterwards among `referrers` of that subject.
+        """
+
+    def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
+        """Let a tag name a manifest that is there.
+
+        Without `move`, a tag that names another manifest is left alone: `ContractError`.
+        """
+
+    def list_tags(self) -> tuple[str, ...]:
+        """All tags, sorted, without those that the referrers tag schema makes."""
+
+    def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
+        """The manifests whose subject is `digest`, with artifact type and annotations."""
+
+
+def open_store(reference: str | Reference) -> Store:
+    """Open the store that a reference names; its tag or digest plays no part.
+
+    Nothing is read or written yet. `UsageError` for a malformed reference.
+    """
+    if isinstance(reference, str):
+        reference = parse_reference(reference)
+    if isinstance(reference, LayoutReference):
+        from registry.layout import Layout
+
+        return Layout(reference.path)
+    from registry.remote import Remote
+
+    return Remote(reference)
+
+
+def read_small(store: Store, descriptor: Descriptor) -> bytes:
+    """A blob that belongs in memory, such as a config; `VerificationError` above 4 MiB."""
+    if descriptor.size > MAX_MANIFEST_BYTES:
+        raise VerificationError(
+            f"{descriptor.digest} of {store.location} is too large for a config",
+            expected=f"at most {MAX_MANIFEST_BYTES} bytes",
+            found=f"{descriptor.size} bytes",
+        )
+    return b"".join(store.read_blob(descriptor))
+
+
+def refuse_move(location: str, tag: str, current: Descriptor | None, wanted: Descriptor) -> None:
+    """`ContractError` when `tag` names something other than `wanted` already."""
+    if current is not None and current.digest != wanted.digest:
+        raise ContractError(
+            f"{location} has the tag {tag} already, and it is never moved",
+            expected=wanted.digest,
+            found=current.digest,
+            remedy="publish under another date or version, or from the inputs of that day",
+        )

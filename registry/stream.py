@@ -1,0 +1,209 @@
+"""Bytes on their way: streams that verify themselves, and files that can be sent again.
+
+Nothing here holds more than a chunk in memory.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from kvreg.errors import VerificationError
+from kvreg.model.oci import Descriptor
+
+CHUNK_BYTES = 1 << 20
+
+BlobSource = Path | bytes
+
+Progress = Callable[[int], object]
+"""Called with counts of bytes as they pass; negative when bytes must be sent again."""
+
+
+def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
+    """Pass `chunks` on and raise `VerificationError` unless they are the blob described.
+
+    The error comes at the first byte too many, or at the end: whoever takes bytes from here must
+    not use them for good before the iteration has ended by itself.
+    """
+    state, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > descriptor.size:
+            raise _wrong_size(descriptor, where, f"more than {descriptor.size} bytes")
+        state.update(chunk)
+        yield chunk
+    if size != descriptor.size:
+        raise _wrong_size(descriptor, where, f"{size} bytes")
+    found = "sha256:" + state.hexdigest()
+    if found != descriptor.digest:
+        raise VerificationError(
+            f"blob of {where} is corrupt: its bytes do not have its digest",
+            expected=descriptor.digest,
+            found=found,
+            remedy="fetch it from another store, or publish it again",
+        )
+
+
+def check_bytes(raw: bytes, digest: str, where: str) -> bytes:
+    """`raw` again, or `VerificationError` when `digest` is not its digest."""
+    found = "sha256:" + hashlib.sha256(raw).hexdigest()
+    if found != digest:
+        raise VerificationError(
+            f"content of {where} is corrupt: its bytes do not have its digest",
+            expected=digest,
+            found=found,
+        )
+    return raw
+
+
+def file_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The bytes of a file."""
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(size):
+            yield chunk
+
+
+def source_chunks(source: BlobSource) -> Iterator[bytes]:
+    """The bytes of a file, or bytes."""
+    return iter((source,)) if isinstance(source, bytes) else file_chunks(source)
+
+
+def counted(chunks: Iterable[bytes], progress: Progress | None) -> Iterator[bytes]:
+    """Pass `chunks` on and count their bytes."""
+    for chunk in chunks:
+        yield chunk
+        if progress is not None:
+            progress(len(chunk))
+
+
+def _wrong_size(descriptor: Descriptor, where: str, found: str) -> VerificationError:
+    return VerificationError(
+        f"blob {descriptor.digest} of {where} has the wrong size",
+        expected=f"{descriptor.size} bytes",
+        found=found,
+    )
+
+
+class Upload:
+    """A blob's bytes for sending: any window any number of times, hashed on the first pass.
+
+    Use as a context manager. `VerificationError` when the size is not the descriptor's, on entry
+    or because the file changed meanwhile.
+    """
+
+    def __init__(
+        self, source: BlobSource, descriptor: Descriptor, progress: Progress | None = None
+    ) -> None:
+        self.descriptor = descriptor
+        self.size = descriptor.size
+        self._source = source
+        self._name = "bytes" if isinstance(source, bytes) else str(source)
+        self._state = hashlib.sha256()
+        self._hashed = 0
+        self._progress = progress
+        self._shown = 0
+        self._stream: BinaryIO
+
+    def __enter__(self) -> "Upload":
+        if isinstance(self._source, bytes):
+            self._stream = io.BytesIO(self._source)
+            found = len(self._source)
+        else:
+            self._stream = self._source.open("rb", buffering=0)
+            found = os.fstat(self._stream.fileno()).st_size
+        if found != self.size:
+            self._stream.close()
+            raise self._changed(f"{self.size} bytes", f"{found} bytes")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+
+    def window(self, start: int, end: int) -> "Window":
+        """The bytes from `start` up to `end` as a request body."""
+        return Window(self, start, end)
+
+    def check(self) -> None:
+        """Raise `VerificationError` unless everything was read and has the right digest."""
+        if self._hashed < self.size:
+            raise self._changed(f"{self.size} bytes", f"{self._hashed} bytes read")
+        found = "sha256:" + self._state.hexdigest()
+        if found != self.descriptor.digest:
+            raise self._changed(self.descriptor.digest, found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte was read at least once."""
+        return self._hashed == self.size
+
+    def read_at(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes at `position`, hashed if they were not read before."""
+        self._stream.seek(position)
+        data = self._stream.read(count)
+        if not data and count:
+            raise self._changed(f"{self.size} bytes", f"{position} bytes")
+        # Windows are read in order, and again only after a fault: the hash takes each byte once.
+        if position <= self._hashed < position + len(data):
+            self._state.update(memoryview(data)[self._hashed - position :])
+            self._hashed = position + len(data)
+        if self._progress is not None:
+            self._progress(position + len(data) - self._shown)
+            self._shown = position + len(data)
+        return data
+
+    def _changed(self, expected: str, found: str) -> VerificationError:
+        return VerificationError(
+            f"{self._name} is not the blob that its descriptor says",
+            expected=expected,
+            found=found,
+            remedy="make sure that nothing writes to the file while it is pushed, and try again",
+        )
+
+
+class Window:
+    """A part of an `Upload` in the form that the HTTP library takes as a body."""
+
+    def __init__(self, upload: Upload, start: int, end: int) -> None:
+        self._upload = upload
+        self._start = start
+        self._end = end
+        self._position = start
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __iter__(self) -> Iterator[bytes]:
+        while chunk := self.read(CHUNK_BYTES):
+            yield chunk
+
+    def read(self, count: int = -1) -> bytes:
+        """Like a file's ``read``."""
+        left = self._end - self._position
+        count = left if count is None or count < 0 else min(count, left)
+        if count == 0:
+            return b""
+        data = self._upload.read_at(self._position, count)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """The position within the window."""
+        return self._position - self._start
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Like a file's ``seek``, within the window."""
+        base = {os.SEEK_SET: self._start, os.SEEK_CUR: self._position, os.SEEK_END: self._end}
+        self._position = min(max(base[whence] + offset, self._start), self._end)
+        return self.tell()
+
+    def rewind(self) -> None:
+        """Start again: a request that was answered 401 is sent once more with a token."""
+        self._position = self._start

@@ -1,0 +1,202 @@
+"""Sending a blob to a registry so that a fault costs as little as possible.
+
+A blob goes in one request first: every registry takes that, of any size, and it is the fastest.
+When that breaks, or a proxy finds the body too large, it goes in chunks, and after each fault the
+registry is asked where to go on. Chunks are small because some registries (GHCR) refuse larger
+ones. What the registry cannot resume is started again, as often as the retry policy allows.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import requests
+from kvreg.errors import NetworkError, VerificationError
+
+from registry.retry import Fault, GiveUp
+from registry.stream import Upload
+from registry.transport import Answer, Client, as_fault
+
+_OCTETS = {"Content-Type": "application/octet-stream"}
+_RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})")
+_MAX_CHUNK = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class UploadPolicy:
+    """How a blob is cut: `single_bytes` is the largest that is first sent in one request (None:
+    any size), `chunk_bytes` the size of a chunk otherwise."""
+
+    single_bytes: int | None = None
+    chunk_bytes: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where an upload goes on: from `offset`, at `location`."""
+
+    offset: int
+    location: str
+
+
+class BlobUpload:
+    """The upload of one blob to one repository."""
+
+    def __init__(self, client: Client, upload: Upload, policy: UploadPolicy) -> None:
+        self._client = client
+        self._upload = upload
+        self._digest = upload.descriptor.digest
+        self._size = upload.size
+        self._policy = policy
+
+    def run(self) -> None:
+        """Send the blob. `NetworkError` when it cannot be done, `VerificationError` when the
+        source is not what its descriptor says or the registry stored something else."""
+        single = self._policy.single_bytes
+        chunked = single is not None and self._size > single
+        attempt = 1
+        while True:
+            fault = self._in_chunks() if chunked else self._in_one_request()
+            if fault is None:
+                break
+            if fault.status != 413 or chunked:
+                self._wait(fault, attempt)
+                attempt += 1
+                if self.is_there():
+                    # The blob was stored, only the answer was lost.
+                    break
+            chunked = chunked or self._size > self._policy.chunk_bytes
+
+    def is_there(self) -> bool:
+        """Whether the registry has the blob now."""
+        answer = self._client.call("HEAD", f"blobs/{self._digest}", expect=(200, 404))
+        return answer.status_code == 200
+
+    def _in_one_request(self) -> Fault | None:
+        location = self._commit_url(self._client.follow(self._start()))
+        body = self._upload.window(0, self._size) if self._size else b""
+        answer = self._client.attempt("PUT", location, data=body, headers=_OCTETS)
+        fault = as_fault(answer)
+        if fault is None and isinstance(answer, requests.Response):
+            if answer.status_code == 413 and self._size > self._policy.chunk_bytes:
+                return Fault.of_status(413)
+            self._check_commit(answer)
+        return fault
+
+    def _in_chunks(self) -> Fault | None:
+        started = self._start()
+        position = _Position(0, self._client.follow(started))
+        chunk = self._chunk_bytes(started)
+        attempt = 1
+        while position.offset < self._size:
+            end = min(position.offset + chunk, self._size)
+            answer = self._patch(position, end)
+            if isinstance(answer, requests.Response) and answer.status_code in (201, 202):
+                # The whole chunk was taken. The Range header is not asked: ECR's lags behind, and
+                # a registry that took less refuses the next chunk with 416.
+                position, attempt = _Position(end, self._client.follow(answer)), 1
+                continue
+            fault = self._chunk_fault(answer)
+            self._wait(fault, attempt)
+            found = self._ask_position(position.location, limit=end)
+            if found is None:
+                return fault
+            attempt = 1 if found.offset > position.offset else attempt + 1
+            position = found
+        return self._commit(position)
+
+    def _patch(self, position: _Position, end: int) -> Answer:
+        headers = {**_OCTETS, "Content-Range": f"{position.offset}-{end - 1}"}
+        body = self._upload.window(position.offset, end)
+        return self._client.attempt("PATCH", position.location, data=body, headers=headers)
+
+    def _chunk_fault(self, answer: Answer) -> Fault:
+        if fault := as_fault(answer):
+            return fault
+        assert isinstance(answer, requests.Response)
+        if answer.status_code == 416:
+            return Fault("reset", "the registry expects another offset", answer.status_code)
+        raise self._client.unexpected("PATCH", answer, (202,))
+
+    def _commit(self, position: _Position) -> Fault | None:
+        self._upload.check()
+        attempt = 1
+        while True:
+            answer = self._client.attempt(
+                "PUT", self._commit_url(position.location), data=b"", headers=_OCTETS
+            )
+            fault = as_fault(answer)
+            if fault is None and isinstance(answer, requests.Response):
+                self._check_commit(answer)
+                return None
+            assert fault is not None
+            self._wait(fault, attempt)
+            attempt += 1
+            if self.is_there():
+                return None
+            found = self._ask_position(position.location, limit=self._size)
+            if found is None or found.offset != self._size:
+                return fault
+            position = found
+
+    def _start(self) -> requests.Response:
+        return self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
+
+    def _chunk_bytes(self, started: requests.Response) -> int:
+        """Our chunk size, or what the registry asks for at least."""
+        least = started.headers.get("OCI-Chunk-Min-Length", "")
+        asked = int(least) if least.isascii() and least.isdigit() else 0
+        return max(self._policy.chunk_bytes, min(asked, _MAX_CHUNK))
+
+    def _ask_position(self, location: str, limit: int) -> _Position | None:
+        """Where the registry wants to go on; None when it has forgotten the upload."""
+        answer = self._client.do_request(location, "GET")
+        if answer.status_code != 204:
+            return None
+        match = _RANGE.fullmatch(answer.headers.get("Range", ""))
+        if match is None:
+            return None
+        last = int(match.group(1))
+        # "0-0" is how a registry without a byte says so, as well as one with a single byte.
+        offset = last + 1 if last else 0
+        if offset > limit:
+            raise NetworkError(
+                f"{self._client.where}: the registry reports more of an upload than was sent",
+                expected=f"at most {limit} bytes",
+                found=f"{offset} bytes",
+                remedy="try again; another writer or a faulty proxy may be in between",
+            )
+        where = answer if answer.headers.get("Location") else None
+        return _Position(offset, self._client.follow(where) if where else location)
+
+    def _commit_url(self, location: str) -> str:
+        separator = "&" if "?" in location else "?"
+        return f"{location}{separator}{urlencode({'digest': self._digest})}"
+
+    def _check_commit(self, answer: requests.Response) -> None:
+        if answer.status_code not in (201, 204):
+            if self._upload.complete:
+                self._upload.check()
+            raise self._client.unexpected("PUT", answer, (201,))
+        self._upload.check()
+        check_stored(self._client, answer, self._digest)
+
+    def _wait(self, fault: Fault, attempt: int) -> None:
+        decision = self._client.retry.judge(_judged(fault), attempt)
+        if isinstance(decision, GiveUp):
+            raise self._client.failed("pushing", f"/{self._digest}", decision.reason)
+        self._client.pause(decision.delay, decision.reason)
+
+
+def _judged(fault: Fault) -> Fault:
+    """416 is cured by asking for the offset, so the policy sees a broken connection."""
+    return Fault(fault.kind, fault.text) if fault.status == 416 else fault
+
+
+def check_stored(client: Client, answer: requests.Response, digest: str) -> None:
+    """`VerificationError` when a registry says that it stored something else than `digest`."""
+    found = answer.headers.get("Docker-Content-Digest", digest)
+    if found != digest:
+        raise VerificationError(
+            f"{client.where} stored other bytes than were sent", expected=digest, found=found[:100]
+        )
