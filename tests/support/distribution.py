@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode, urljoin
 
 import pytest
 import urllib3
+from kvreg.model.oci import ANNOTATION_REF_NAME, Index
 
 USER = "tester"
 PASSWORD = "secret"
@@ -113,3 +115,28 @@ def _start(program: str, folder: Path, login: bool) -> Distribution | None:
     process.kill()
     process.wait()
     return None
+
+
+def push_layout(base_url: str, repository: str, layout: Path, **options: object) -> None:
+    """Push everything of a layout to a registry, its tags too; `options` go to each request."""
+    client = urllib3.PoolManager()
+    index = Index.parse((layout / "index.json").read_bytes())
+    manifests = {descriptor.digest: descriptor for descriptor in index.manifests}
+    for path in (layout / "blobs/sha256").iterdir():
+        digest = f"sha256:{path.name}"
+        if digest in manifests:
+            continue
+        url = f"{base_url}/v2/{repository}/blobs/uploads/"
+        started = client.request("POST", url, **options)
+        assert started.status == 202, started.data
+        location = urljoin(base_url, started.headers["Location"])
+        location += ("&" if "?" in location else "?") + urlencode({"digest": digest})
+        done = client.request("PUT", location, body=path.read_bytes(), **options)
+        assert done.status == 201, done.data
+    for descriptor in index.manifests:
+        raw = (layout / "blobs/sha256" / descriptor.digest.removeprefix("sha256:")).read_bytes()
+        target = descriptor.annotations.get(ANNOTATION_REF_NAME, descriptor.digest)
+        headers = {**dict(options.get("headers", {})), "Content-Type": descriptor.media_type}
+        url = f"{base_url}/v2/{repository}/manifests/{target}"
+        done = client.request("PUT", url, body=raw, headers=headers)
+        assert done.status == 201, done.data

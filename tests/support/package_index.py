@@ -36,9 +36,7 @@ class LoopbackIndex:
                 "filename": name,
                 "url": f"/files/{name}",
                 "size": len(data),
-                "hashes": {
-                    "sha256": self.stated.get(name) or hashlib.sha256(data).hexdigest()
-                },
+                "hashes": {"sha256": self.stated.get(name) or hashlib.sha256(data).hexdigest()},
             }
             for name, (owner, data) in self.files.items()
             if owner == project

@@ -10,6 +10,14 @@ from kvreg import __version__
 # a test holds it equal to the first line of the command's own help.
 COMMANDS = {
     "profile": ("kvreg.commands.profile", "List, show, validate and digest profiles."),
+    "pull": ("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
+    "list": ("kvreg.commands.list", "List the runtimes that are staged here."),
+    "verify": (
+        "kvreg.commands.verify",
+        "Rehash everything that is staged for a profile and name what differs.",
+    ),
+    "env": ("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
+    "run": ("kvreg.commands.run", "Run a command with a staged runtime."),
 }
 
 

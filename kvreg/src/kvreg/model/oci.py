@@ -32,6 +32,8 @@ ANNOTATION_CREATED = "org.opencontainers.image.created"
 ANNOTATION_REF_NAME = "org.opencontainers.image.ref.name"
 ANNOTATION_ROLE = "vnd.kvreg.role"
 """Role of a wheel layer: ``native``, ``probe`` or ``overlay``."""
+ANNOTATION_UNPACKED_SIZE = "vnd.kvreg.unpacked-size"
+"""Bytes of a wheel's unpacked members, in decimal: lets a client check the disk before it pulls."""
 ANNOTATION_TOOLCHAIN_PREFIX = "vnd.kvreg.toolchain"
 """Annotations with this prefix say which toolchain really made the wheel."""
 

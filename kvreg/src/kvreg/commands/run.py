@@ -1,0 +1,44 @@
+"""``kvreg run``."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from kvreg.activation import find_runtime, variables
+from kvreg.commands.options import home_option
+from kvreg.console import handled
+from kvreg.errors import NotFoundError
+from kvreg.home import Home
+
+
+@click.command("run")
+@click.argument("profile")
+@click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+@home_option
+@handled
+def command(profile: str, arguments: tuple[str, ...], home: Path | None) -> None:
+    """Run a command with a staged runtime.
+
+    The command takes the place of kvreg: signals and the exit code are its own. What is set in
+    its environment is what `kvreg env` prints.
+
+    \b
+    Examples:
+      kvreg run t4x2-cu128 -- python -c "import vllm; print(vllm.__version__)"
+      kvreg run t4x2-cu128 -- vllm serve Qwen/Qwen2.5-3B-Instruct --tensor-parallel-size 2
+      kvreg run --home ./home t4-probe -- python -m kvreg_probe --json
+    """
+    place = Home.find(home)
+    environment = {**os.environ, **variables(find_runtime(place, profile), place, os.environ)}
+    program = shutil.which(arguments[0], path=environment["PATH"])
+    if program is None:
+        raise NotFoundError(
+            f"there is no command {arguments[0]!r}",
+            expected="a program on PATH or in the runtime's bin directory",
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, list(arguments), environment)

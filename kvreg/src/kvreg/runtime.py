@@ -1,0 +1,125 @@
+"""Staged runtimes and their ``runtime.json``: what was staged, from where, by whom."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvreg.errors import NotFoundError, VerificationError
+from kvreg.home import Home
+from kvreg.model.digest import is_digest
+from kvreg.model.profile import Profile, profile_from_canonical
+
+SCHEMA = 1
+RUNTIME_FILE = "runtime.json"
+PROFILE_FILE = "profile.json"
+SITE = "site"
+
+
+@dataclass(frozen=True)
+class WheelEntry:
+    """One staged wheel: `sha256` is of the wheel file, `record_sha256` of its staged RECORD."""
+
+    filename: str
+    name: str
+    version: str
+    role: str
+    sha256: str
+    record: str
+    record_sha256: str
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A staged runtime. `files` and `bytes` count what lies in `site`."""
+
+    folder: Path
+    profile_name: str
+    profile_digest: str
+    manifest_digest: str
+    reference: str
+    wheels: tuple[WheelEntry, ...]
+    files: int
+    bytes: int
+    annotations: Mapping[str, str] = field(hash=False)
+    kvreg_version: str
+    created: str
+
+    @property
+    def site(self) -> Path:
+        """The directory that goes on ``PYTHONPATH``."""
+        return self.folder / SITE
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of ``runtime.json``; the folder is where that file lies."""
+        return {
+            "schema": SCHEMA,
+            "profile": {"name": self.profile_name, "digest": self.profile_digest},
+            "manifest": {"digest": self.manifest_digest, "annotations": dict(self.annotations)},
+            "reference": self.reference,
+            "wheels": [asdict(wheel) for wheel in self.wheels],
+            "files": self.files,
+            "bytes": self.bytes,
+            "kvreg": self.kvreg_version,
+            "created": self.created,
+        }
+
+    def write(self, profile: Profile) -> None:
+        """Write ``runtime.json``, and the profile beside it."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        (self.folder / RUNTIME_FILE).write_text(text, encoding="utf-8")
+        (self.folder / PROFILE_FILE).write_bytes(profile.canonical())
+
+    def profile(self) -> Profile:
+        """The profile that the runtime was staged for; `VerificationError` if it was changed."""
+        try:
+            profile = profile_from_canonical((self.folder / PROFILE_FILE).read_bytes())
+        except FileNotFoundError:
+            raise _damaged(self.folder, f"{PROFILE_FILE} is missing") from None
+        if profile.digest != self.profile_digest:
+            raise _damaged(self.folder, f"{PROFILE_FILE} is of another profile")
+        return profile
+
+
+def read_runtime(folder: Path) -> Runtime:
+    """Read a staged runtime; `NotFoundError` if there is none, `VerificationError` if damaged."""
+    path = folder / RUNTIME_FILE
+    try:
+        tree = json.loads(path.read_bytes())
+        if tree["schema"] != SCHEMA:
+            raise _damaged(folder, f"{RUNTIME_FILE} has schema {tree['schema']}")
+        runtime = Runtime(
+            folder=folder,
+            profile_name=str(tree["profile"]["name"]),
+            profile_digest=tree["profile"]["digest"],
+            manifest_digest=tree["manifest"]["digest"],
+            reference=str(tree["reference"]),
+            wheels=tuple(WheelEntry(**wheel) for wheel in tree["wheels"]),
+            files=int(tree["files"]),
+            bytes=int(tree["bytes"]),
+            annotations=dict(tree["manifest"]["annotations"]),
+            kvreg_version=str(tree["kvreg"]),
+            created=str(tree["created"]),
+        )
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no staged runtime in {folder}") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(folder, f"{RUNTIME_FILE} cannot be read: {error}") from None
+    if not is_digest(runtime.profile_digest) or not is_digest(runtime.manifest_digest):
+        raise _damaged(folder, f"{RUNTIME_FILE} has a malformed digest")
+    return runtime
+
+
+def staged_folders(home: Home) -> Iterator[Path]:
+    """The folders of all runtimes in a home; those that are being made are not among them."""
+    if home.runtimes.is_dir():
+        for folder in sorted(home.runtimes.iterdir()):
+            if folder.is_dir() and not folder.name.startswith("."):
+                yield folder
+
+
+def _damaged(folder: Path, what: str) -> VerificationError:
+    return VerificationError(
+        f"the staged runtime in {folder} is damaged: {what}", remedy="pull the profile again"
+    )

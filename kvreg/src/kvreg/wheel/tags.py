@@ -1,0 +1,98 @@
+"""Wheel file names, and whether a profile's host can load what they promise."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from kvreg.errors import ContractError, VerificationError
+from kvreg.model.profile import Profile
+
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+_PYTHON_TAG = re.compile(r"cp(\d)(\d+)")
+_OLDEST_GLIBC = 5
+_LEGACY = {"manylinux2014": 17, "manylinux2010": 12, "manylinux1": 5}
+
+
+@dataclass(frozen=True)
+class WheelName:
+    """A parsed wheel file name. `name` is canonical, `version` as PEP 440 writes it."""
+
+    filename: str
+    name: str
+    version: str
+    tags: frozenset[Tag]
+
+
+def parse_wheel_name(filename: str) -> WheelName:
+    """Read an untrusted wheel file name; `VerificationError` for what is not one."""
+    try:
+        if _FILENAME.fullmatch(filename) is None:
+            raise InvalidWheelFilename("characters that a wheel's name cannot have")
+        name, version, _, tags = parse_wheel_filename(filename)
+    except (InvalidWheelFilename, InvalidVersion) as error:
+        raise VerificationError(
+            "this is not a wheel's file name",
+            expected="NAME-VERSION-PYTHON-ABI-PLATFORM.whl",
+            found=f"{filename[:200]!r} ({error})",
+        ) from None
+    return WheelName(filename, name, str(version), tags)
+
+
+def same_version(one: str, other: str) -> bool:
+    """Whether two version texts mean the same version, local part included."""
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return False
+
+
+def same_name(one: str, other: str) -> bool:
+    """Whether two distribution names are the same name."""
+    return canonicalize_name(one) == canonicalize_name(other)
+
+
+def check_tags(wheel: WheelName, profile: Profile) -> None:
+    """Raise `ContractError` unless the profile's validated host can load the wheel.
+
+    The host that runs this program plays no part: a runtime is staged for the profile's host.
+    """
+    host = profile.host
+    python, arch, glibc = host.python_tag.validated, host.arch.validated, host.glibc.validated
+    if wheel.tags & _supported(python, arch, glibc):
+        return
+    raise ContractError(
+        f"the wheel {wheel.filename} cannot be loaded by the host of profile {profile.name}",
+        expected=f"{python} or abi3 or pure Python, on Linux {arch} with glibc {glibc}",
+        found=", ".join(sorted(map(str, wheel.tags))),
+        remedy="the artifact was published for another host; publish it again",
+    )
+
+
+@lru_cache(maxsize=8)
+def _supported(python_tag: str, arch: str, glibc: str) -> frozenset[Tag]:
+    match = _PYTHON_TAG.fullmatch(python_tag)
+    if match is None:
+        raise ContractError(
+            "the profile's python_tag is not one of CPython", expected="cp312", found=python_tag
+        )
+    version = (int(match[1]), int(match[2]))
+    platforms = list(_platforms(arch, glibc))
+    return frozenset(
+        [
+            *cpython_tags(version, [python_tag], platforms),
+            *compatible_tags(version, python_tag, platforms),
+        ]
+    )
+
+
+def _platforms(arch: str, glibc: str) -> Iterator[str]:
+    minor = int(glibc.split(".")[1])
+    for number in range(minor, _OLDEST_GLIBC - 1, -1):
+        yield f"manylinux_2_{number}_{arch}"
+        yield from (f"{name}_{arch}" for name, least in _LEGACY.items() if least == number)
+    yield f"linux_{arch}"
