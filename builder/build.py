@@ -13,9 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kvreg.errors import ContractError, NotFoundError
-from kvreg.model.profile import Profile
-
 from builder.cache import InputCache, file_sha256, storage_errors
 from builder.engine import Engine, Mount
 from builder.errors import BuildError
@@ -26,6 +23,8 @@ from builder.ninja import Unit, read_units
 from builder.recipes.model import Recipe, recipe
 from builder.toolchain import ToolchainImage
 from builder.workspace import container_user, give, prepare
+from kvreg.errors import ContractError, NotFoundError
+from kvreg.model.profile import Profile
 
 PYTHON = "/opt/python3.12/bin/python3.12"
 LOG_TAIL = 25

@@ -5,9 +5,12 @@ from __future__ import annotations
 import click
 
 from builder import __version__
+from builder.commands.audit import audit
 from builder.commands.build import build
 from builder.commands.fetch import fetch
 from builder.commands.lock import lock
+from builder.commands.publish import publish
+from builder.commands.record import record
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,5 +25,5 @@ def main() -> None:
     """
 
 
-for command in (lock, fetch, build):
+for command in (lock, fetch, build, audit, publish, record):
     main.add_command(command)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import requests
 import urllib3
-from kvreg.errors import NetworkError, VerificationError
 
 from builder.cache import CHUNK, InputCache, storage_errors
 from builder.index import TIMEOUT, IndexFile, PackageIndex
 from builder.inputs import Input
+from kvreg.errors import NetworkError, VerificationError
 
 WORKERS = 6
 ATTEMPTS = 5

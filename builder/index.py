@@ -16,11 +16,12 @@ from functools import cached_property
 
 import requests
 import urllib3
-from kvreg.errors import NetworkError, NotFoundError
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 from requests.adapters import HTTPAdapter
+
+from kvreg.errors import NetworkError, NotFoundError
 
 TIMEOUT = (20, 120)  # seconds to connect, and between two reads
 RETRIES = urllib3.Retry(

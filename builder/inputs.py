@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from builder.files import write_bytes
 from kvreg.errors import NotFoundError, UsageError
 
 KINDS = ("wheel", "sdist", "members", "tree")
@@ -178,9 +178,4 @@ def write_lock(path: Path, inputs: Iterable[Input], header: str) -> None:
         for member in item.members:
             lines += ["[[input.member]]", f'path = "{member.path}"', f"size = {member.size}"]
             lines += [f'sha256 = "{member.sha256}"']
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        handle.write("\n".join(lines) + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_bytes(path, ("\n".join(lines) + "\n").encode())

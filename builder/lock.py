@@ -12,8 +12,6 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kvreg.errors import NotFoundError, UsageError
-from kvreg.model.profile import Profile
 from packaging.markers import default_environment
 from packaging.metadata import parse_email
 from packaging.requirements import Requirement
@@ -22,6 +20,8 @@ from packaging.utils import canonicalize_name
 from builder.index import IndexFile, PackageIndex, index_url, target_tags
 from builder.inputs import Input, Member, tree_input, write_lock
 from builder.recipes.model import Requirements, Sources, recipe
+from kvreg.errors import NotFoundError, UsageError
+from kvreg.model.profile import Profile
 
 Say = Callable[[str], None]
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvreg.console import human_bytes
-from kvreg.errors import ContractError, NotFoundError, UsageError
-from kvreg.model.profile import Profile, load_profile
-
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
-from builder.cache import InputCache
+from builder.cache import InputCache, file_sha256
 from builder.console import BuildMonitor
 from builder.fetch import bytes_missing
+from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
 from builder.layout import Checkout, find_checkout
-from builder.record import make_record, shared_objects, write_record
+from builder.record import make_record, page, read_record, toolchain_facts
+from kvreg.console import human_bytes, progress
+from kvreg.errors import ContractError, NotFoundError, UsageError
+from kvreg.model.profile import Profile, load_profile
 
 Say = Callable[[str], None]
 
@@ -120,8 +119,8 @@ def plan_product(
 def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say) -> Product:
     """Run a plan: fetch, toolchain, compile, audit, SBOM, record.
 
-    Raises ContractError when the audit fails (the wheel and the audit stay for inspection, the
-    record is not written, so that nothing can be published), and what the steps raise.
+    Raises ContractError when the audit fails (wheel, record and audit stay for inspection, but
+    cannot be published), and what the steps raise.
     """
     from builder.commands.fetch import fetch_profile
 
@@ -145,9 +144,9 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
     from builder.toolchain import ensure_image, load_toolchain
 
     engine = connect()
-    chosen = load_toolchain(plan.checkout.dockerfiles / plan.toolchain)
+    chosen = load_toolchain(plan.toolchain, plan.checkout.dockerfiles)
     say(f"toolchain {chosen.name}")
-    image = ensure_image(engine, chosen, plan.cache)
+    image = ensure_image(engine, chosen, plan.cache, say=say)
     judge_cuda(plan.profile, image)
     say(f"compiling in {image.image_digest[:19]} (nvcc {image.cuda_version}), no network")
     compile_cache = None
@@ -171,61 +170,110 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
 
 
 def describe(plan: Plan, built: Built, out: Path, say: Say) -> Product:
-    """Audit a built wheel and write audit, SBOM and record beside it."""
+    """Write the record of a built wheel, then audit it and write SBOM and audit beside it.
+
+    The record is on disk before the audit starts: an hour of compiling is not lost to a check.
+    """
+    write_json(out / RECORD, make_record(plan.profile, built))
+    return examine(plan.checkout, plan.profile, plan.folder, plan.cache, say)
+
+
+def examine(
+    checkout: Checkout, profile: Profile, folder: Path, cache: InputCache, say: Say
+) -> Product:
+    """Audit the finished build of a profile and describe it: ``audit.json``, SBOM, record, page.
+
+    Raises ContractError when the audit fails; wheel, record and audit stay for inspection, and
+    nothing can be published.
+    """
     from builder.audit import audit_wheel
     from builder.sbom import WheelFacts, build_sbom
 
+    product = _recorded(checkout, profile)
+    record, out = product.record, product.folder
+    roles = locked_inputs(profile, folder)
+    inputs = tuple(item for role in roles.values() for item in role)
+    torch = next((i for i in inputs if (i.name, i.kind) == ("torch", "wheel")), None)
     say("auditing")
-    torch = next((i for i in built.inputs if (i.name, i.kind) == ("torch", "wheel")), None)
-    torch_wheel = plan.cache.path(torch.sha256) if torch else None
-    report = audit_wheel(built.wheel, plan.profile, torch_wheel)
-    (out / AUDIT).write_text(json.dumps(report.to_dict(), indent=1) + "\n")
+    with progress(None, "auditing") as bar:
+        report = audit_wheel(
+            product.wheel,
+            profile,
+            cache.path(torch.sha256) if torch else None,
+            torch_filename=torch.filename if torch else None,
+            cache=cache,
+            progress=bar.update,
+        )
+    record = {**record, "audit": report.to_dict()}
+    write_json(out / AUDIT, record["audit"])
+    write_json(out / RECORD, record)
     if not report.ok:
         raise ContractError(
-            f"the wheel of {plan.profile.name} fails its audit; it cannot be published",
+            f"the wheel of {profile.name} fails its audit; it cannot be published",
             found=report.text(),
-            remedy=f"the wheel and audit.json are in {out}",
+            remedy=f"wheel and audit are in {out}; after a change of policy: "
+            f"builder build --profile {profile.name} --examine",
         )
-    record = make_record(plan.profile, built, report.to_dict())
     facts = record["wheel"]
     sbom = build_sbom(
-        profile=plan.profile,
+        profile=profile,
         wheel=WheelFacts(
             facts["filename"],
             facts["sha256"],
             facts["size"],
-            tuple((m["path"], m["sha256"]) for m in shared_objects(built.wheel)),
+            tuple((m["path"], m["sha256"]) for m in facts["modules"]),
         ),
-        inputs=built.inputs,
-        toolchain=built.toolchain,
+        inputs=inputs,
+        toolchain=toolchain_facts(record),
         torch=torch,
-        omissions=plan.profile.build.omissions,
+        omissions=profile.build.omissions,
+        roles=roles,
     )
-    (out / SBOM).write_bytes(sbom)
-    write_record(out / RECORD, record)
-    return Product(plan.profile, out, built.wheel, record)
+    write_bytes(out / SBOM, sbom)
+    write_bytes(out / PAGE, page(record).encode())
+    return Product(profile, out, product.wheel, record)
 
 
 def read_product(checkout: Checkout, profile_name: str) -> Product:
-    """The finished build of a profile.
+    """The finished, audited build of a profile.
 
-    Raises NotFoundError when there is none, ContractError when it is of another digest.
+    Raises NotFoundError when there is none, ContractError when it is of another digest, its wheel
+    changed since, or its audit failed.
     """
-    folder = checkout.profile(profile_name)
-    profile = load_profile(folder)
+    product = _recorded(checkout, load_profile(checkout.profile(profile_name)))
+    if not (product.record.get("audit") or {}).get("ok"):
+        raise ContractError(
+            f"the finished build of {product.profile.name} has not passed its audit",
+            remedy=f"see {product.folder / AUDIT}, then: "
+            f"builder build --profile {product.profile.name} --examine",
+        )
+    return product
+
+
+def _recorded(checkout: Checkout, profile: Profile) -> Product:
     out = checkout.build_folder(profile.name)
+    again = f"run: builder build --profile {profile.name}"
     if not (out / RECORD).is_file():
         raise NotFoundError(
             f"there is no finished build of {profile.name}",
             expected=f"{RECORD} in {out}",
-            remedy=f"run: builder build --profile {profile.name}",
+            remedy=again,
         )
-    record = json.loads((out / RECORD).read_text("utf-8"))
+    record = read_record(out / RECORD)
     if record["profile"]["digest"] != profile.digest:
         raise ContractError(
             f"the finished build of {profile.name} is of another profile digest",
             expected=profile.digest,
             found=record["profile"]["digest"],
-            remedy=f"the profile changed since; run: builder build --profile {profile.name}",
+            remedy=f"the profile changed since; {again}",
         )
-    return Product(profile, out, out / record["wheel"]["filename"], record)
+    wheel = out / record["wheel"]["filename"]
+    found = file_sha256(wheel) if wheel.is_file() else "no such file"
+    if found != record["wheel"]["sha256"]:
+        raise ContractError(
+            f"{wheel.name} is not the wheel that its record describes",
+            expected=record["wheel"]["sha256"],
+            found=found,
+            remedy=again,
+        )
+    return Product(profile, out, wheel, record)

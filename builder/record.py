@@ -7,19 +7,23 @@ import json
 import os
 import platform
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvreg.model.profile import Profile
-
 from builder.build import Built
 from builder.cache import file_sha256
+from kvreg.errors import UsageError
+from kvreg.model.profile import Profile
 
 SCHEMA = "vnd.kvreg.build-record.v1"
 
 
-def make_record(profile: Profile, built: Built, audit: dict[str, Any]) -> dict[str, Any]:
-    """The record of a build as JSON-ready data. Times in seconds, sizes and memory in bytes."""
+def make_record(profile: Profile, built: Built) -> dict[str, Any]:
+    """The record of a build as JSON-ready data, its ``audit`` still None.
+
+    Times in seconds, sizes and memory in bytes.
+    """
     wheel = built.wheel
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -51,7 +55,7 @@ def make_record(profile: Profile, built: Built, audit: dict[str, Any]) -> dict[s
         },
         "inputs": [_input(item) for item in built.inputs],
         "omissions": [{"name": o.name, "reason": o.reason} for o in profile.build.omissions],
-        "audit": audit,
+        "audit": None,
     }
     if built.toolchain is not None and built.jobs is not None:
         record["toolchain"] = built.toolchain.to_dict()
@@ -64,6 +68,35 @@ def make_record(profile: Profile, built: Built, audit: dict[str, Any]) -> dict[s
             {"module": u.module, "source": u.source, "seconds": u.seconds} for u in built.units
         ]
     return record
+
+
+@dataclass(frozen=True)
+class ToolchainFacts:
+    """What a record says of its toolchain; packages are (name, version, sha256)."""
+
+    name: str
+    image_digest: str
+    cuda_version: str
+    gcc: str
+    glibc: str
+    python: str
+    packages: tuple[tuple[str, str, str], ...]
+
+
+def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
+    """The toolchain of a record; None for an adopted wheel."""
+    found = record.get("toolchain")
+    if found is None:
+        return None
+    return ToolchainFacts(
+        name=found["name"],
+        image_digest=found["image_digest"],
+        cuda_version=found["cuda_version"],
+        gcc=found["gcc"],
+        glibc=found["glibc"],
+        python=found["versions"]["python"],
+        packages=tuple((p["name"], p["version"], p["sha256"]) for p in found["packages"]),
+    )
 
 
 def shared_objects(wheel: Path) -> list[dict[str, Any]]:
@@ -94,15 +127,16 @@ def _input(item: Any) -> dict[str, Any]:
     return entry
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record: temporary file, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as handle:
-        json.dump(record, handle, indent=1, ensure_ascii=False)
-        handle.write("\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a record file. Raises UsageError when it is none."""
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a build record", found=str(error)) from error
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if schema != SCHEMA:
+        raise UsageError(f"{path} is not a build record", expected=SCHEMA, found=repr(schema))
+    return record
 
 
 def page(record: dict[str, Any]) -> str:
@@ -135,7 +169,7 @@ def page(record: dict[str, Any]) -> str:
         ("check", "status", "required", "found"),
         [
             (c["name"], c["status"], c.get("required") or "", c.get("found") or "")
-            for c in record["audit"]["checks"]
+            for c in (record["audit"] or {}).get("checks", ())
         ],
     )
     lines += ["", "## Modules", ""]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from kvreg.console import emit, handled, human_bytes, json_option, note
 
 from builder.commands.options import cache_option, open_cache, profile_option
+from kvreg.console import emit, handled, human_bytes, json_option, note
 
 
 @click.command()
@@ -23,6 +23,9 @@ from builder.commands.options import cache_option, open_cache, profile_option
     show_default=True,
     help="Keep objects between builds, by toolchain, in the input cache.",
 )
+@click.option(
+    "--examine", is_flag=True, help="Compile nothing: audit and describe the finished build anew."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be built from what, and stop.")
 @cache_option
 @json_option
@@ -33,6 +36,7 @@ def build(
     jobs: int | None,
     offline: bool,
     compile_cache: bool,
+    examine: bool,
     dry_run: bool,
     cache_root: Path | None,
     as_json: bool,
@@ -49,14 +53,19 @@ def build(
       builder build --profile t4x2-cu128 --toolchain cuda-12.4-debian12 --no-compile-cache
       builder build --profile t4x2-cu128-upstream --dry-run --json
     """
-    from builder.product import make_product, plan_product
+    from builder import product as products
 
-    plan = plan_product(profile_name, toolchain, jobs, open_cache(cache_root))
+    plan = products.plan_product(profile_name, toolchain, jobs, open_cache(cache_root))
     if dry_run:
         emit(plan.to_dict(), as_json, lambda d: plan.text())
         return
     note(plan.text())
-    product = make_product(plan, offline=offline, use_compile_cache=compile_cache, say=note)
+    if examine:
+        product = products.examine(plan.checkout, plan.profile, plan.folder, plan.cache, note)
+    else:
+        product = products.make_product(
+            plan, offline=offline, use_compile_cache=compile_cache, say=note
+        )
     emit(
         product.to_dict(),
         as_json,

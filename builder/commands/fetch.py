@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from kvreg.console import emit, handled, human_bytes, json_option, progress
 
 from builder.commands.options import cache_option, open_cache, profile_option
+from kvreg.console import emit, handled, human_bytes, json_option, progress
 
 
 @click.command()
@@ -26,9 +26,8 @@ def fetch(profile_name: str, cache_root: Path | None, as_json: bool) -> None:
       builder fetch --profile t4x2-cu128
       builder fetch --profile t4-probe --cache /mnt/cache
     """
-    from kvreg.model.profile import load_profile
-
     from builder.layout import find_checkout
+    from kvreg.model.profile import load_profile
 
     folder = find_checkout().profile(profile_name)
     profile = load_profile(folder)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import click
-from kvreg.console import emit, handled, json_option, note
 
 from builder.commands.options import profile_option
+from kvreg.console import emit, handled, json_option, note
 
 
 @click.command()
@@ -23,11 +23,10 @@ def lock(profile_name: str, as_json: bool) -> None:
       builder lock --profile t4x2-cu128
       builder lock --profile profiles/t4-probe --json
     """
-    from kvreg.model.profile import load_profile
-
     from builder.index import PackageIndex
     from builder.layout import find_checkout
     from builder.lock import lock_profile
+    from kvreg.model.profile import load_profile
 
     folder = find_checkout().profile(profile_name)
     profile = load_profile(folder, allow_missing_locks=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kvreg.model.profile import Profile
-
 from builder.recipes.model import Recipe, Sources
+from kvreg.model.profile import Profile
 
 
 def sources(profile: Profile) -> Sources:

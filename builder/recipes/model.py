@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder.inputs import Input
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
-
-from builder.inputs import Input
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvreg.errors import UsageError
-from kvreg.model.profile import Profile
-
 from builder.inputs import Input
 from builder.recipes.model import CONTAINER, Recipe, Requirements, Sources
+from kvreg.errors import UsageError
+from kvreg.model.profile import Profile
 
 _HERE = Path(__file__).parent
 
