@@ -89,11 +89,13 @@ def publish(
     date: datetime.date | None = None,
     *,
     toolchain: ToolchainUse | None = None,
+    dated: bool = True,
     progress: Progress | None = None,
 ) -> Published:
     """Put the artifact of `profile` into `store` and tag it.
 
-    `date` (default: today, UTC) goes into the tag that is never moved; the manifest itself is
+    `date` (default: today, UTC) goes into the tag that is never moved, which is left out without
+    `dated`; the manifest itself is
     dated by the profile's ``source_date_epoch``, so that the same inputs give the same digest
     whenever they are published.
 
@@ -109,16 +111,19 @@ def publish(
     )
     found = manifest.descriptor()
     store.prepare()
-    refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
+    if dated:
+        refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
     sent = 0
     for source, descriptor in [(profile.canonical(), manifest.config), *described]:
         sent += descriptor.size if store.push_blob(source, descriptor, progress) else 0
     store.push_manifest(manifest.to_bytes(), MEDIA_TYPE_MANIFEST)
     # The moving name last: whoever sees it finds the others.
-    store.tag(found, tags.fixed, move=False)
+    if dated:
+        store.tag(found, tags.fixed, move=False)
     store.tag(found, tags.by_digest)
     store.tag(found, tags.moving)
-    return Published(found, (tags.moving, tags.fixed, tags.by_digest), sent)
+    named = tags if dated else (tags.moving, tags.by_digest)
+    return Published(found, tuple(named), sent)
 
 
 def runtime_manifest(
