@@ -26,13 +26,13 @@ from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
-from kvreg.model.canonical import canonical_json
-from kvreg.model.digest import parse_digest
-from kvreg.model.profile import Omission, Profile
 from packageurl import PackageURL
 
 from builder import __version__
 from builder.inputs import Input
+from kvreg.model.canonical import canonical_json
+from kvreg.model.digest import parse_digest
+from kvreg.model.profile import Omission, Profile
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 NAMESPACE = uuid.UUID("5b6f0c1e-3d0a-5f4b-9a55-6f8c52c4a1d6")

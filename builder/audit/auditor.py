@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvreg.model.profile import Profile
-
 from builder.audit.contents import Contents, read_contents
 from builder.audit.device import check_ptx, check_sass
 from builder.audit.hygiene import check_paths, check_secrets
@@ -24,6 +22,7 @@ from builder.audit.report import AuditReport, Check, Module
 from builder.audit.symbols import SymbolTable, read_symbols
 from builder.audit.versions import check_platform, check_version, highest, limits
 from builder.cache import InputCache
+from kvreg.model.profile import Profile
 
 SYMBOLS_FOLDER = "symbols"
 """The folder of the builder's cache that holds symbol tables."""

@@ -7,7 +7,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -163,6 +163,11 @@ def _inspect(wheel: Wheel, info: zipfile.ZipInfo, policy: Policy) -> MemberFacts
             regions, device = _device_code(data, magic, elf, info.filename)
         except FatbinError as error:
             device = DeviceCode(problem="; ".join(filter(None, (error.what, error.found))))
+        try:
+            findings = _findings(data, regions, policy)
+        except FatbinError as error:  # a payload that does not unpack
+            device = replace(device or DeviceCode(), problem=error.what)
+            findings = _findings(data, (), policy)
         return MemberFacts(
             path=info.filename,
             size=len(data),
@@ -171,7 +176,7 @@ def _inspect(wheel: Wheel, info: zipfile.ZipInfo, policy: Policy) -> MemberFacts
             elf=elf,
             elf_problem=elf_problem,
             device=device,
-            findings=_findings(data, regions, policy),
+            findings=findings,
         )
 
 
@@ -211,7 +216,7 @@ def _cubin(head: bytes) -> DeviceCode:
 def _findings(data: Buffer, regions: tuple[Region, ...], policy: Policy) -> tuple[Finding, ...]:
     found = list(islice(find_paths(data, policy), MAX_FINDINGS))
     for entry in iter_entries(regions):
-        if entry.compression and len(found) < MAX_FINDINGS:
+        if entry.kind in (Kind.CUBIN, Kind.PTX) and entry.compression:
             found += _in_payload(data, entry, policy)
     # Device code holds no text of ours but file names of assertions: searched for paths alone.
     position = 0

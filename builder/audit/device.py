@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kvreg.model.profile import Profile
-
 from builder.audit.contents import Contents, DeviceCode, MemberFacts
 from builder.audit.identity import module_member
 from builder.audit.report import Check, architecture_key, summarise
+from kvreg.model.profile import Profile
 
 
 def architectures(profile: Profile) -> frozenset[str]:

@@ -7,7 +7,7 @@ import struct
 import lz4.block
 import zstandard
 
-from builder.audit.fatbin import Buffer, Entry, FatbinError
+from builder.audit.fatbin import Buffer, Entry, FatbinError, Flags
 
 MAX_UNPACKED = 512 << 20
 """Bytes that one payload may unpack to. The largest seen in practice is below 40 MB."""
@@ -26,9 +26,12 @@ def unpack(data: Buffer, entry: Entry, limit: int = MAX_UNPACKED) -> bytes:
     """The payload of an entry, decompressed; at most `limit` bytes of it are ever held.
 
     A payload that is not compressed comes with its padding. Raises FatbinError when it is
-    larger than `limit` or does not decompress to the size that its header tells.
+    larger than `limit`, is obfuscated (LTO-IR), or does not decompress to the size that its
+    header tells.
     """
     start = entry.payload_offset
+    if entry.flags & Flags.OBFUSCATED:
+        raise _damaged(entry, "a payload in the clear", f"flags {entry.flags:#x}")
     if entry.unpacked_size > limit:
         raise _damaged(entry, f"at most {limit} bytes unpacked", f"{entry.unpacked_size}")
     stored = bytes(data[start : start + entry.stored_size])

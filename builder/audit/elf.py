@@ -17,9 +17,9 @@ from elftools.common.exceptions import ELFError
 from elftools.construct import ConstructError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Section
-from kvreg.errors import VerificationError
 
 from builder.audit.fatbin import SECTIONS, Buffer
+from kvreg.errors import VerificationError
 
 ELF_MAGIC = b"\x7fELF"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_CUDA": "cuda"}

@@ -67,6 +67,8 @@ class Flags(IntFlag):
     LINUX = 0x10
     LZ4 = 0x2000
     ZSTD = 0x8000
+    OBFUSCATED = 0x10000
+    """LTO-IR is not stored in the clear, and so cannot be unpacked either."""
     ARCHITECTURE_SPECIFIC = 0x100000
     """Built for ``sm_90a`` rather than ``sm_90``: runs on that architecture alone."""
     FAMILY_SPECIFIC = 0x200000

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from kvreg.errors import ContractError
-from kvreg.model.profile import Profile
 from packaging.tags import Tag, compatible_tags, cpython_tags, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from builder.audit.contents import Contents
 from builder.audit.report import Check
+from kvreg.errors import ContractError
+from kvreg.model.profile import Profile
 
 _MANYLINUX = re.compile(r"manylinux_(\d+_\d+)_")
 _EXTENSIONS = (".abi3.so", ".so", ".py")

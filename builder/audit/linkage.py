@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from kvreg.model.profile import Profile
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,6 +17,7 @@ from builder.audit.policy import Policy, Provider
 from builder.audit.pythonapi import is_python_symbol
 from builder.audit.report import Check
 from builder.audit.symbols import Library, SymbolTable
+from kvreg.model.profile import Profile
 
 
 @dataclass(frozen=True)

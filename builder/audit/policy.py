@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+_PATH = r"""[^\x00-\x20\x7f-\xff"'`<>=|:;,()\[\]{}\\]"""
+"""What a path goes on with: printable ASCII that does not end it in code or prose."""
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -75,7 +78,7 @@ def parse_policy(text: str) -> Policy:
             for item in data["provider"]
         ),
         forbidden_paths=forbidden,
-        forbidden_path=re.compile(rf"/(?:{tails})[\w.][\x21-\x7e]{{0,240}}".encode()),
+        forbidden_path=re.compile(rf"/(?:{tails})[\w.]{_PATH}{{0,240}}".encode()),
         allowed_path=re.compile("|".join(data["paths"]["allowed"]).encode()),
         secret_member=re.compile("|".join(data["secrets"]["members"])),
         secret_contents=tuple(

@@ -11,12 +11,12 @@ from pathlib import PurePosixPath
 
 from abi3info import DATAS, FUNCTIONS
 from abi3info.models import PyVersion, Symbol
-from kvreg.model.profile import Profile
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.audit.contents import Contents, MemberFacts
 from builder.audit.identity import python_version
 from builder.audit.report import Check
+from kvreg.model.profile import Profile
 
 _PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 _CPYTHON = re.compile(r"cp\d\d+")

@@ -12,6 +12,9 @@ Status = Literal["pass", "fail", "note", "skip"]
 
 _WIDTH = 100
 _SHOWN = 10
+_SAMPLES = 3
+"""Places shown of a long list under a check that did not fail."""
+
 _WORDS = {"pass": "pass", "fail": "FAIL", "note": "note", "skip": "skip"}
 
 
@@ -178,9 +181,10 @@ def _check_lines(check: Check, width: int) -> list[str]:
     if check.status == "pass":
         return lines
     details = [f"required: {check.required}"]
-    details += [f"- {place}" for place in check.where[:_SHOWN]]
-    if len(check.where) > _SHOWN:
-        details.append(f"- and {len(check.where) - _SHOWN} more (all of them with --json)")
+    shown = _SHOWN if check.status == "fail" or len(check.where) <= _SHOWN else _SAMPLES
+    details += [f"- {place}" for place in check.where[:shown]]
+    if len(check.where) > shown:
+        details.append(f"- and {len(check.where) - shown} more (all of them with --json)")
     if check.remedy:
         details.append(f"remedy: {check.remedy}")
     for detail in details:

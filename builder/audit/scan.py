@@ -42,7 +42,7 @@ def find_paths(data: Buffer, policy: Policy) -> Iterator[Finding]:
             before = chunk[max(0, match.start() - 16) : match.start()]
             if _WORD_BEFORE.search(before) and not _OPTION_BEFORE.search(before):
                 continue
-            path = re.split(rb"[\"'`<>|:;,)\]}\\]", match.group())[0]
+            path = match.group()
             if not policy.allowed_path.fullmatch(path):
                 yield Finding("path", base + match.start(), path.decode("ascii"))
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.policy import WheelPolicies
-from kvreg.model.profile import Profile
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.audit.contents import Contents, MemberFacts
 from builder.audit.report import Check
+from kvreg.model.profile import Profile
 
 _NUMBERS = re.compile(r"(?:GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)*)\Z")
 _NAMED = {"GLIBC_ABI_DT_RELR": (2, 36), "GLIBC_ABI_GNU2_TLS": (2, 42), "CXXABI_TM_1": (1, 3, 5)}

@@ -22,9 +22,8 @@ from email.policy import compat32
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from kvreg.errors import NotFoundError, VerificationError
-
 from builder.audit.fatbin import Buffer
+from kvreg.errors import NotFoundError, VerificationError
 
 MAX_UNPACKED = 32 << 30
 """Bytes that a wheel may unpack to; far beyond any real one."""
