@@ -128,7 +128,12 @@ def build(
             compile_cache.mkdir(parents=True, exist_ok=True)
             give(compile_cache)
         mounts.append(Mount(compile_cache, "/ccache", read_only=False))
-        environment = {"HOME": "/work", "CCACHE_DIR": "/ccache"}
+        # By content: in an image all times are the same, so they tell no compiler from another.
+        environment = {
+            "HOME": "/work",
+            "CCACHE_DIR": "/ccache",
+            "CCACHE_COMPILERCHECK": "content",
+        }
     started = datetime.now(UTC)
     clock = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)

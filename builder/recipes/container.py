@@ -81,10 +81,8 @@ def compile_environment(venv: Path, wanted: Mapping[str, Any]) -> dict[str, str]
         "SOURCE_DATE_EPOCH": str(wanted["source_date_epoch"]),
         **wanted["environment"],
     }
-    for name in ("CCACHE_DIR", "CCACHE_DISABLE", "CCACHE_MAXSIZE"):
-        if name in os.environ:
-            environment[name] = os.environ[name]
-    return environment
+    ccache = {name: value for name, value in os.environ.items() if name.startswith("CCACHE_")}
+    return environment | ccache
 
 
 def keep_logs(build: Path, environment: Mapping[str, str]) -> None:

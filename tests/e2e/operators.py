@@ -25,9 +25,7 @@ def operators() -> dict[str, dict[str, object]]:
             found[name] = {
                 "schema": str(schema),
                 "kernels": [
-                    key
-                    for key in KEYS
-                    if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+                    key for key in KEYS if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
                 ],
             }
     return found
