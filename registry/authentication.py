@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+
 from kvreg.errors import NetworkError
 from kvreg.reference import is_loopback
-from oras.auth.token import TokenAuth
-
 from registry.credentials import Credentials
+from registry.oras_base import TokenAuth
+from registry.text import printable
 
 _SCHEME = re.compile(r"\s*,?\s*([A-Za-z][A-Za-z0-9._~+-]*)(?=\s|,|$)")
 _PARAMETER = re.compile(
@@ -213,7 +214,7 @@ class Authentication(TokenAuth):
             raise self._nonsense("a token server on the registry's host, or https", url)
 
     def _nonsense(self, expected: str, found: str) -> NetworkError:
-        clean = "".join(char if char.isprintable() else "?" for char in found.partition("?")[0])
+        clean = printable(found.partition("?")[0])
         return NetworkError(
-            f"{self._where} cannot be asked for a token", expected=expected, found=clean[:200]
+            f"{self._where} cannot be asked for a token", expected=expected, found=clean
         )

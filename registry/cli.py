@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from kvreg.console import emit, handled, human_bytes, json_option, note, progress
 from kvreg.errors import NotFoundError, UsageError
 from kvreg.model.oci import MEDIA_TYPE_WHEEL, Descriptor
 from kvreg.model.profile import load_profile
 from kvreg.reference import Reference, RegistryReference, parse_reference
-
 from registry import __version__
 from registry.copy import Copied, copy
 from registry.credentials import environment_is_ambiguous
@@ -95,7 +95,7 @@ def inspect_command(reference: str, raw: bool, as_json: bool) -> None:
         page = describe(store, target)
         if raw:
             data = store.fetch_manifest(page.content.descriptor.digest)
-            click.get_binary_stream("stdout").write(data)
+            click.echo(data, nl=False)
         else:
             emit(page, as_json, lambda found: found.text())
 

@@ -6,10 +6,8 @@ from kvreg.errors import NotFoundError
 from kvreg.model.digest import is_digest
 from kvreg.model.oci import MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import digest_tag
-
 from registry.content import Content, parse_content
 from registry.publish import is_fixed_tag
-from registry.remote import Remote
 from registry.store import Store
 from registry.stream import Progress, counted
 
@@ -126,14 +124,8 @@ class _Copy:
 
     def _moved(self, blob: Descriptor) -> bool:
         source, destination = self.source, self.destination
-        if isinstance(destination, Remote) and destination.has_blob(blob):
-            return False
-        if (
-            isinstance(source, Remote)
-            and isinstance(destination, Remote)
-            and destination.mount(blob, source)
-        ):
-            return False
         if (path := source.blob_path(blob)) is not None:
             return destination.push_blob(path, blob, self.progress)
+        if destination.mount(blob, source):
+            return False
         return destination.push_stream(counted(source.read_blob(blob), self.progress), blob)

@@ -8,10 +8,9 @@ from kvreg.console import human_bytes
 from kvreg.errors import NotFoundError
 from kvreg.model.oci import MEDIA_TYPE_PROFILE, Descriptor
 from kvreg.model.profile import Profile, profile_from_canonical
-
 from registry.content import Content, parse_content
 from registry.store import Store, read_small
-from registry.transport import printable
+from registry.text import printable
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 import requests
+
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.model.oci import Descriptor
-
 from registry.retry import Fault, GiveUp
 from registry.stream import CHUNK_BYTES
 from registry.transport import Client, as_fault

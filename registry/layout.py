@@ -23,12 +23,11 @@ from kvreg.errors import NotFoundError, StorageError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest, sha256_file
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, parse_json
 from kvreg.reference import LAYOUT_PREFIX, is_tag
-
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.files import INCOMING_PREFIX, locked, remove_stale, write_atomically
 from registry.index import LayoutIndex
 from registry.referrers import filtered, is_fallback_tag
-from registry.store import refuse_move
+from registry.store import Store, refuse_move
 from registry.stream import (
     BlobSource,
     Progress,
@@ -149,6 +148,10 @@ class Layout:
         with _storage_errors(f"could not write a blob to {self.location}"):
             write_atomically(path, verified(chunks, descriptor, "the source"), scratch=self.path)
         return True
+
+    def mount(self, descriptor: Descriptor, source: Store) -> bool:
+        """Always False: a layout is one repository."""
+        return False
 
     def push_manifest(
         self, raw: bytes, media_type: str | None = None, tag: str | None = None

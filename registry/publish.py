@@ -26,7 +26,6 @@ from kvreg.model.oci import (
     Manifest,
 )
 from kvreg.model.profile import Profile
-
 from registry.store import Store, refuse_move
 from registry.stream import Progress
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from kvreg.model.digest import is_digest, parse_digest
 from kvreg.model.oci import MEDIA_TYPE_INDEX, Descriptor, Index
-
 from registry.content import parse_content
 
 

@@ -9,12 +9,12 @@ from types import TracebackType
 from urllib.parse import urlencode, urljoin
 
 import requests
+
 from kvreg.console import storage_error
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest
 from kvreg.model.oci import MAX_MANIFEST_BYTES, MEDIA_TYPE_INDEX, Descriptor
 from kvreg.reference import RegistryReference, is_tag
-
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.download import blob_chunks
 from registry.files import write_atomically
@@ -25,7 +25,7 @@ from registry.referrers import (
     parse_referrers,
     with_referrer,
 )
-from registry.store import refuse_move
+from registry.store import Store, refuse_move
 from registry.stream import BlobSource, Progress, Upload, check_bytes, counted, verified
 from registry.transport import Client, origin_of
 from registry.upload import BlobUpload, UploadPolicy, check_stored
@@ -125,11 +125,10 @@ class Remote:
         except OSError as error:
             raise storage_error(error, "could not keep a blob in a temporary file") from error
 
-    def mount(self, descriptor: Descriptor, source: "Remote") -> bool:
-        """Take a blob over from another repository of the same registry, without moving a byte.
-
-        False when the registry does not do that; the blob must be pushed then.
-        """
+    def mount(self, descriptor: Descriptor, source: Store) -> bool:
+        """See `registry.store.Store.mount`."""
+        if not isinstance(source, Remote) or self.has_blob(descriptor):
+            return False
         if origin_of(self._client.url("")) != origin_of(source._client.url("")):
             return False
         query = urlencode({"mount": descriptor.digest, "from": source.reference.repository})

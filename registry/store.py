@@ -8,7 +8,6 @@ from typing import Protocol, Self
 from kvreg.errors import ContractError, VerificationError
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
 from kvreg.reference import LayoutReference, Reference, parse_reference
-
 from registry.stream import BlobSource, Progress
 
 
@@ -61,6 +60,12 @@ class Store(Protocol):
 
     def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
         """`push_blob` from a stream that can be read once."""
+
+    def mount(self, descriptor: Descriptor, source: "Store") -> bool:
+        """Take a blob over from another repository of the same registry, moving no byte.
+
+        False when that cannot be done, or the blob is there; `push_blob` is the way then.
+        """
 
     def push_manifest(
         self, raw: bytes, media_type: str | None = None, tag: str | None = None

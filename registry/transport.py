@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-import oras.provider
 import requests
+from requests.adapters import HTTPAdapter
+
 from kvreg.errors import NetworkError
 from kvreg.model.oci import MAX_MANIFEST_BYTES
 from kvreg.reference import RegistryReference
-from requests.adapters import HTTPAdapter
-
 from registry import __version__
 from registry.authentication import Authentication
 from registry.credentials import Credentials, find_credentials
+from registry.oras_base import Registry, request_once
 from registry.retry import Fault, GiveUp, RetryPolicy
+from registry.text import printable
 
 _log = logging.getLogger("registry")
-_request_once = oras.provider.Registry.do_request.__wrapped__  # type: ignore[attr-defined]
 
 _SOCKET_BLOCK = 64 * 1024
 _API_HOSTS = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
@@ -98,7 +98,7 @@ def _keep(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-class Client(oras.provider.Registry):
+class Client(Registry):
     """The requests of one repository.
 
     `sleep` and `find` (the credentials) are arguments so that tests need neither time nor a home
@@ -148,7 +148,7 @@ class Client(oras.provider.Registry):
         """One request, with an answered challenge if there is one. An answer of any status, or
         the fault that prevented one; `NetworkError` when the registry refuses us."""
         try:
-            response: requests.Response = _request_once(
+            response: requests.Response = request_once(
                 self, url, method, data=data, headers=dict(headers or {}), stream=True
             )
             if not stream:
@@ -308,11 +308,6 @@ def origin_of(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
     return parts.scheme, f"{(parts.hostname or '').lower()}:{port}"
-
-
-def printable(text: str, limit: int = 300) -> str:
-    """Text of a registry, fit for a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text[:limit])
 
 
 def _details(response: requests.Response) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import requests
-from kvreg.errors import NetworkError, VerificationError
 
+from kvreg.errors import NetworkError, VerificationError
 from registry.retry import Fault, GiveUp
 from registry.stream import Upload
 from registry.transport import Answer, Client, as_fault

@@ -7,7 +7,6 @@ from typing import Literal
 from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.model.oci import MEDIA_TYPE_PROFILE, MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import profile_from_canonical
-
 from registry.content import Content, parse_content
 from registry.store import Store, read_small
 from registry.stream import Progress

@@ -1,0 +1,153 @@
+"""Tools that others wrote read what we write, and we read what they write: the same bytes."""
+
+import datetime
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import oras.client
+import pytest
+
+from kvreg.model.oci import Manifest
+from kvreg.model.profile import Profile
+from registry.attach import attach
+from registry.copy import copy
+from registry.layout import Layout
+from registry.publish import Layer, Published, publish
+from registry.store import Store
+from registry.verify import verify
+from tests.registry.conftest import MakeRemote
+from tests.registry.samples import read
+from tests.support.distribution import Distribution
+
+DAY = datetime.date(2026, 11, 30)
+
+
+def put(store: Store, profile: Profile, wheel: Path) -> Published:
+    done = publish(store, profile, [Layer(wheel, role="native")], date=DAY)
+    attach(store, done.descriptor, "application/vnd.cyclonedx+json", b"{}1", "sbom.json")
+    return done
+
+
+@pytest.fixture
+def skopeo(tmp_path: Path):  # type: ignore[no-untyped-def]
+    program = shutil.which("skopeo")
+    if program is None:
+        pytest.fail("no skopeo on this machine; install Debian's package of that name")
+
+    def run(*arguments: str) -> bytes:
+        command = [program, "--insecure-policy", "--tmpdir", str(tmp_path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
+
+    return run
+
+
+class TestSkopeo:
+    def test_reads_our_layout(self, skopeo, tmp_path, profile, wheel) -> None:  # type: ignore[no-untyped-def]
+        layout = Layout(tmp_path / "layout")
+        done = put(layout, profile, wheel)
+        raw = skopeo("inspect", "--raw", f"oci:{layout.path}:demo")
+        assert raw == layout.fetch_manifest(done.descriptor.digest)
+
+    def test_reads_our_registry(self, skopeo, distribution, make_remote, profile, wheel) -> None:  # type: ignore[no-untyped-def]
+        remote = make_remote(distribution.host)
+        done = put(remote, profile, wheel)
+        raw = skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{remote.location}:demo")
+        assert raw == remote.fetch_manifest(done.descriptor.digest)
+
+    def test_copies_our_layout_to_a_registry(  # type: ignore[no-untyped-def]
+        self, skopeo, tmp_path, distribution, make_remote, profile, wheel
+    ) -> None:
+        layout = Layout(tmp_path / "layout")
+        done = put(layout, profile, wheel)
+        remote = make_remote(distribution.host)
+        skopeo(
+            "copy", "--dest-tls-verify=false", "--preserve-digests",
+            f"oci:{layout.path}:demo", f"docker://{remote.location}:demo",
+        )  # fmt: skip
+        assert remote.resolve("demo") == done.descriptor
+        assert verify(remote, "demo").ok
+
+    def test_copies_our_registry_to_a_layout_that_we_read(  # type: ignore[no-untyped-def]
+        self, skopeo, tmp_path, distribution, make_remote, profile, wheel
+    ) -> None:
+        remote = make_remote(distribution.host)
+        done = put(remote, profile, wheel)
+        skopeo(
+            "copy", "--src-tls-verify=false", "--preserve-digests",
+            f"docker://{remote.location}:demo", f"oci:{tmp_path / 'theirs'}:demo",
+        )  # fmt: skip
+        theirs = Layout(tmp_path / "theirs")
+        assert theirs.resolve("demo") == done.descriptor
+        assert verify(theirs, "demo").ok
+        attach(theirs, done.descriptor, "application/x-note", b"n", "note.txt")
+        assert len(theirs.referrers(done.descriptor.digest)) == 1
+
+    def test_keeps_our_entries_when_it_writes_into_our_layout(  # type: ignore[no-untyped-def]
+        self, skopeo, tmp_path, profile, wheel
+    ) -> None:
+        layout = Layout(tmp_path / "layout")
+        done = put(layout, profile, wheel)
+        skopeo("copy", f"oci:{layout.path}:demo", f"oci:{layout.path}:another")
+        assert layout.resolve("another") == layout.resolve("demo") == done.descriptor
+        assert len(layout.referrers(done.descriptor.digest)) == 1
+
+
+class TestOrasPy:
+    def client(self, distribution: Distribution) -> oras.client.OrasClient:
+        return oras.client.OrasClient(hostname=distribution.host, insecure=True)
+
+    def test_pulls_what_we_publish(
+        self,
+        tmp_path: Path,
+        distribution: Distribution,
+        make_remote: MakeRemote,
+        profile: Profile,
+        wheel: Path,
+    ) -> None:
+        remote = make_remote(distribution.host)
+        put(remote, profile, wheel)
+        (pulled,) = self.client(distribution).pull(
+            target=f"{remote.location}:demo", outdir=str(tmp_path / "out")
+        )
+        assert Path(pulled).name == wheel.name
+        assert Path(pulled).read_bytes() == wheel.read_bytes()
+
+    def test_pushes_what_we_read_and_copy(
+        self, tmp_path: Path, distribution: Distribution, make_remote: MakeRemote, wheel: Path
+    ) -> None:
+        remote = make_remote(distribution.host)
+        self.client(distribution).push(
+            target=f"{remote.location}:theirs",
+            files=[f"{wheel}:application/x-file"],
+            disable_path_validation=True,
+            quiet=True,
+        )
+        found = remote.resolve("theirs")
+        assert found is not None
+        (layer,) = Manifest.parse(remote.fetch_manifest(found.digest)).layers
+        assert (layer.title, read(remote, layer)) == (wheel.name, wheel.read_bytes())
+        layout = Layout(tmp_path / "layout")
+        assert copy(remote, layout, "theirs").descriptor == found
+        assert verify(layout, "theirs").ok
+
+    def test_its_request_can_still_be_used_without_its_retries(self) -> None:
+        """What `registry.transport` builds on; a new version of oras-py must keep it."""
+        from registry.oras_base import request_once
+
+        assert request_once.__code__.co_varnames[:7] == (
+            "self", "url", "method", "data", "headers", "json", "stream",
+        )  # fmt: skip
+
+    def test_importing_it_costs_nobody_a_grammar_and_takes_nobody_a_check(self) -> None:
+        script = (
+            "import sys, registry.remote, jsonschema\n"
+            "assert 'rfc3987_syntax' not in sys.modules\n"
+            "checker = jsonschema.FormatChecker()\n"
+            "if 'iri' in checker.checkers:\n"
+            "    assert checker.conforms('https://example.org/\u00e4', 'iri')\n"
+            "    assert not checker.conforms('no iri', 'iri')\n"
+        )
+        root = Path(__file__).parents[2]
+        subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)
