@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -214,7 +215,7 @@ def check_symbols(contents: Contents, providers: Providers) -> Check:
             "skip",
             required,
             f"{len(problems):,} symbols that torch would have to provide",
-            where=tuple(problems),
+            where=_by_module(missing, names),
             remedy="give the wheel that was compiled against: --torch-wheel PATH",
         )
     return Check(
@@ -226,6 +227,14 @@ def check_symbols(contents: Contents, providers: Providers) -> Check:
         remedy="the module was compiled against another torch, or does not link a library it uses: "
         f"compile against exactly {table.wheel}",
     )
+
+
+def _by_module(
+    missing: Sequence[tuple[str, str, str]], names: Mapping[str, str]
+) -> tuple[str, ...]:
+    counts = Counter(path for path, _, _ in missing)
+    samples = {path: names[name] for path, name, _ in reversed(missing)}
+    return tuple(f"{path}: {n}, such as {samples[path]}" for path, n in counts.items())
 
 
 class _Finder:

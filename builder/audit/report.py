@@ -65,8 +65,8 @@ class Module:
             "sha256": self.sha256,
             "needed": list(self.needed),
             "versions": dict(self.versions or {}),
-            "sass": dict(self.sass or {}),
-            "ptx": dict(self.ptx or {}),
+            "sass": _ordered(self.sass or {}),
+            "ptx": _ordered(self.ptx or {}),
         }
 
 
@@ -157,6 +157,10 @@ def summarise(counts: Mapping[str, int]) -> str:
     '43 sm_75, 22 sm_90a'
     """
     return ", ".join(f"{counts[name]} {name}" for name in sorted(counts, key=architecture_key))
+
+
+def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: counts[name] for name in sorted(counts, key=architecture_key)}
 
 
 def _unbroken(text: str) -> str:
