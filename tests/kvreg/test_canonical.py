@@ -8,6 +8,7 @@ import pytest
 import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvreg.model.canonical import MAX_SAFE_INTEGER, canonical_json
 
 texts = st.text(st.characters(exclude_categories=("Cs",)))

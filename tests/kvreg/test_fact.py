@@ -1,6 +1,7 @@
 """The rule of facts: require, validated, found."""
 
 import pytest
+
 from kvreg.model.fact import Fact
 
 

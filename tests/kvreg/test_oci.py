@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvreg.errors import VerificationError
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes

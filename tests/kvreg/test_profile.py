@@ -6,9 +6,9 @@ from datetime import date
 
 import pytest
 import rfc8785
+
 from kvreg.errors import ContractError, NotFoundError, UsageError, VerificationError
 from kvreg.model.profile import load_profile, profile_from_canonical
-
 from tests.kvreg.profiles import make_profile, profile_tree, write_profile
 
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from kvreg.cli import COMMANDS, main
 
+from kvreg.cli import COMMANDS, main
 from tests.kvreg.profiles import make_profile, write_profile
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kvreg.errors import UsageError
 from kvreg.model.digest import parse_digest, sha256_bytes, sha256_file
 from kvreg.reference import LayoutReference, RegistryReference, parse_reference

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urljoin
 
 import pytest
 import urllib3
+
 from kvreg.model.oci import ANNOTATION_REF_NAME, Index
 
 USER = "tester"

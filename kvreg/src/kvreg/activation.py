@@ -12,12 +12,13 @@
 ======================  ========================================================================
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kvreg import catalogue
-from kvreg.errors import NotFoundError
+from kvreg.errors import KvregError, NotFoundError
 from kvreg.home import Home
 from kvreg.model.digest import parse_digest
 from kvreg.runtime import SITE, Runtime, read_runtime, staged_folders
@@ -35,9 +36,7 @@ def find_runtime(home: Home, text: str) -> Runtime:
     try:
         profile = catalogue.find_profile(text)
     except NotFoundError:
-        named = [
-            item for item in map(read_runtime, staged_folders(home)) if text == item.profile_name
-        ]
+        named = [runtime for runtime in _readable(home) if runtime.profile_name == text]
         if len(named) == 1:
             return named[0]
         raise
@@ -83,9 +82,13 @@ def _read(home: Home, digest: str, text: str) -> Runtime:
         ) from None
 
 
-def _others(home: Home) -> str | None:
-    known = []
+def _readable(home: Home) -> Iterator[Runtime]:
+    """All staged runtimes but damaged ones, which must not keep the others from being used."""
     for folder in staged_folders(home):
-        runtime = read_runtime(folder)
-        known.append(f"{runtime.profile_name} ({runtime.profile_digest})")
+        with contextlib.suppress(KvregError):
+            yield read_runtime(folder)
+
+
+def _others(home: Home) -> str | None:
+    known = [f"{item.profile_name} ({item.profile_digest})" for item in _readable(home)]
     return "staged: " + ", ".join(known) if known else None

@@ -26,6 +26,8 @@ _STORAGE_REMEDIES = {
     errno.EDQUOT: "free some of your disk quota, or choose another directory, and try again",
     errno.EACCES: "choose a directory that you may write to",
     errno.EPERM: "choose a directory that you may write to",
+    errno.ENOTDIR: "choose a directory whose parents are directories",
+    errno.EIO: "the disk may be failing: choose another one",
     errno.EROFS: "choose a directory on a writable file system",
 }
 

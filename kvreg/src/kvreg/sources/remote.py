@@ -144,7 +144,9 @@ def _check_length(response: urllib3.BaseHTTPResponse, descriptor: Descriptor, st
 
 def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
     try:
-        yield from response.stream(_CHUNK)
+        # read1 hands over what has arrived: a stall then costs nothing that came before it.
+        while chunk := response.read1(_CHUNK, decode_content=False):
+            yield chunk
     except (*TRANSIENT, HTTPError) as error:
         raise Interrupted(str(error)) from None
 

@@ -68,7 +68,9 @@ def rewritten(content: bytes, interpreter: str) -> bytes:
 
 
 def shebang(interpreter: str) -> bytes:
-    """The first line (or lines) that start a script with `interpreter`."""
+    """The first line (or lines) that start a script with `interpreter`, a path or a bare name."""
+    if "/" not in interpreter:
+        return f"#!/usr/bin/env {interpreter}\n".encode()
     if len(interpreter) + 3 <= _MAX_SHEBANG and not re.search(r"\s", interpreter):
         return f"#!{interpreter}\n".encode()
     # Read by the shell as a command and by Python as a string.
@@ -81,7 +83,7 @@ def interpreter_for(python_tag: str) -> str:
     if python_tag == f"cp{major}{minor}" and sys.executable and Path(sys.executable).is_absolute():
         return sys.executable
     match = re.fullmatch(r"cp(\d)(\d+)", python_tag)
-    return f"/usr/bin/env python{match[1]}.{match[2]}" if match else "/usr/bin/env python3"
+    return f"python{match[1]}.{match[2]}" if match else "python3"
 
 
 def _scripts(parser: configparser.ConfigParser) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,9 @@
 
 Differences from pip, all on purpose: every byte is compared with RECORD; ``INSTALLER`` says kvreg;
 RECORD names files by where they lie in the directory (pip's names of scripts and data point out of
-it); a file under ``lib`` of a wheel's data directory, which pip loses, is kept; two wheels that
-bring different files of one name are refused instead of one winning.
+it); scripts are executable whether or not the archive marks them so; a file under ``lib`` of a
+wheel's data directory, which pip loses, is kept; two wheels that bring different files of one name
+are refused instead of one winning.
 """
 
 import hashlib
