@@ -156,7 +156,7 @@ def _build(
             engine, toolchain, files, target="base", labels=labels, arguments=arguments
         )
 
-    archives = make_archives(engine, toolchain, cache, inputs, build_base, say, fresh=fresh)
+    archives = make_archives(engine, toolchain, cache, build_base, say, fresh=fresh)
     say("building the image")
     image_id = build_image(
         engine,

@@ -47,7 +47,6 @@ def make_archives(
     engine: Engine,
     toolchain: Toolchain,
     cache: InputCache,
-    inputs: str,
     build_base: Callable[[dict[str, Path]], str],
     say: Say,
     *,
@@ -76,7 +75,7 @@ def make_archives(
             toolchain.cuda_packages.suite: locked,
         }
     base = build_base(archives.files)
-    python = _python(engine, toolchain, cache, base, archives, inputs, say)
+    python = _python(engine, toolchain, cache, base, archives, say)
     archives.files["python.tar"] = python
     return archives
 
@@ -151,7 +150,6 @@ def _python(
     cache: InputCache,
     base: str,
     archives: Archives,
-    inputs: str,
     say: Say,
 ) -> Path:
     """CPython at home in the base image and the image's manifest, as one tar for ``/``."""
@@ -170,7 +168,7 @@ def _python(
             if isinstance(dropped, Rejection):
                 rejections.append(dropped)
                 continue
-            manifest = _manifest(toolchain, archives, inputs, found, dropped)
+            manifest = _manifest(toolchain, archives, found, dropped)
             path = work / MANIFEST.lstrip("/")
             path.parent.mkdir(parents=True)
             path.write_bytes(canonical_json(manifest) + b"\n")
@@ -206,12 +204,11 @@ def _settle(
 
 
 def _manifest(
-    toolchain: Toolchain, archives: Archives, inputs: str, python: Candidate, dropped: list[str]
+    toolchain: Toolchain, archives: Archives, python: Candidate, dropped: list[str]
 ) -> dict[str, Any]:
     base = toolchain.base_image
     return {
         "name": toolchain.name,
-        "inputs": inputs,
         "base_image": None if base is None else toolchain.to_dict()["base_image"],
         "python": {**python.to_dict(), "dropped_modules": dropped},
         "packages": [

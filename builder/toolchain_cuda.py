@@ -40,19 +40,17 @@ CUDAFE_FLAGS    +=
 PTXAS_FLAGS     +=
 """
 
-_TOOLS = frozenset(
-    [
-        "__nvcc_device_query",
-        "bin2c",
-        "cu++filt",
-        "cudafe++",
-        "cuobjdump",
-        "fatbinary",
-        "nvdisasm",
-        "nvlink",
-        "nvprune",
-        "ptxas",
-    ]
+_TOOLS = (
+    "__nvcc_device_query",
+    "bin2c",
+    "cu++filt",
+    "cudafe++",
+    "cuobjdump",
+    "fatbinary",
+    "nvdisasm",
+    "nvlink",
+    "nvprune",
+    "ptxas",
 )
 _LIBRARIES = "usr/lib/x86_64-linux-gnu/"
 
@@ -66,7 +64,7 @@ _DROPPED = (
     "libcuinj64.so",
 )
 
-_NEEDED = [
+_NEEDED = (
     "bin/nvcc",
     "bin/ptxas",
     "bin/cudafe++",
@@ -94,7 +92,7 @@ _NEEDED = [
     "lib64/stubs/libnvidia-ml.so",
     "lib64/stubs/libcublas.so",
     "lib64/stubs/libnvrtc.so",
-]
+)
 
 
 def place(path: str) -> str | None:
