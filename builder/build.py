@@ -22,7 +22,7 @@ from builder.jobs import Jobs
 from builder.ninja import Unit, read_units
 from builder.recipes.model import Recipe, recipe
 from builder.toolchain import ToolchainImage
-from builder.workspace import container_user, give, prepare
+from builder.workspace import container_user, give, prepare, sweep
 from kvreg.errors import ContractError, NotFoundError
 from kvreg.model.profile import Profile
 
@@ -114,6 +114,9 @@ def build(
     require_present(inputs, cache, profile.name)
     require_trees(made, inputs, profile.name)
     judge_cuda(profile, toolchain)
+    # What a build that was killed outright left running or lying about.
+    engine.reap()
+    sweep(cache.folder("workspaces"))
     root = cache.folder("workspaces") / f"{profile.name}-{os.getpid()}"
     space = prepare(root, made, inputs, cache, _parameters(made, profile, locks, jobs))
     mounts = [
@@ -185,9 +188,10 @@ def build(
 def adopt(profile: Profile, folder: Path, *, cache: InputCache, out: Path) -> Built:
     """Take the one locked wheel as it is. Raises NotFoundError when the cache lacks it."""
     started, clock = datetime.now(UTC), time.monotonic()
-    inputs = tuple(i for role in locked_inputs(profile, folder).values() for i in role)
+    locks = locked_inputs(profile, folder)
+    inputs = tuple(i for role in locks.values() for i in role)
     require_present(inputs, cache, profile.name)
-    wheels = [i for i in inputs if i.kind == "wheel"]
+    wheels = [i for i in locks.get("source", ()) if i.kind == "wheel"]
     if len(wheels) != 1:
         raise ContractError(
             f"recipe adopt of {profile.name} needs exactly one wheel in source.lock",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from types import FrameType
+
 import click
 
 from builder import __version__
@@ -11,6 +15,7 @@ from builder.commands.fetch import fetch
 from builder.commands.lock import lock
 from builder.commands.publish import publish
 from builder.commands.record import record
+from builder.commands.toolchain import toolchain
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +28,14 @@ def main() -> None:
       builder build --profile t4-probe --toolchain cuda-12.4-debian12
       builder publish --profile t4-probe
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
 
 
-for command in (lock, fetch, build, audit, publish, record):
+def _stop(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that what is running in a container is stopped on the way out.
+    sys.exit(128 + number)
+
+
+for command in (lock, fetch, build, audit, publish, record, toolchain):
     main.add_command(command)

@@ -8,6 +8,7 @@ no network unless asked for, a fixed host name, no capabilities when it does not
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,9 @@ from builder.errors import BuildError
 from kvreg.errors import NotFoundError, Problem, UsageError
 
 HOSTNAME = "kvreg-build"
+RUN_LABEL = "vnd.kvreg.run"
+"""On every container that runs here: which process of which machine waits for it."""
+
 REQUEST_TIMEOUT = 600
 """Seconds for one answer of the engine; unpacking a large layer takes tens of them."""
 
@@ -101,6 +105,21 @@ def candidate_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
     if runtime:
         found += [f"unix://{runtime}/docker.sock", f"unix://{runtime}/podman/podman.sock"]
     return tuple(found)
+
+
+def run_owner() -> str:
+    """``<host name>:<process id>`` of this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def connect(environment: Mapping[str, str] | None = None) -> Engine:
@@ -212,7 +231,7 @@ class Engine:
             "entrypoint": [],
             "environment": dict(environment or {}),
             "hostname": HOSTNAME,
-            "labels": {"vnd.kvreg.run": "1"},
+            "labels": {RUN_LABEL: run_owner()},
             "mounts": [_docker_mount(mount) for mount in mounts],
             "security_opt": ["no-new-privileges"],
             "user": user,
@@ -239,6 +258,17 @@ class Engine:
         finally:
             with suppress(APIError):
                 container.remove(force=True, v=True)
+
+    def reap(self) -> int:
+        """Remove containers whose process on this machine is gone (killed -9); how many."""
+        reaped = 0
+        for container in self.client.containers.list(all=True, filters={"label": RUN_LABEL}):
+            machine, _, process = container.labels[RUN_LABEL].rpartition(":")
+            if machine == socket.gethostname() and not _alive(process):
+                with suppress(APIError):
+                    container.remove(force=True, v=True)
+                    reaped += 1
+        return reaped
 
     def _watch(self, container: Any, on_line: Callable[[str], None]) -> RunResult:
         # Attached before the start, so that no line can be missed.

@@ -45,7 +45,7 @@ def lock_profile(profile: Profile, folder: Path, index: PackageIndex, say: Say) 
     """
     made = recipe(profile.build.recipe)
     sources = lock_sources(made.sources(profile), index, say)
-    requirements = lock_requirements(made.requirements, index, say)
+    requirements = lock_requirements(made.requirements(profile), index, say)
     wanted = {"source": sources, "build": requirements}
     written = []
     for role, inputs in wanted.items():
@@ -110,6 +110,7 @@ def lock_requirements(wanted: Requirements, index: PackageIndex, say: Say) -> li
     if wanted.resolved or needed:
         say("resolving build requirements for CPython 3.12")
         pins |= resolve([*wanted.resolved, *needed])
+    pins |= dict(_pin(spec) for spec in wanted.only)
     inputs = []
     for name, version in sorted(pins.items()):
         file = index.best_wheel(name, version, target_tags())

@@ -241,9 +241,10 @@ def read_product(checkout: Checkout, profile_name: str) -> Product:
     changed since, or its audit failed.
     """
     product = _recorded(checkout, load_profile(checkout.profile(profile_name)))
-    if not (product.record.get("audit") or {}).get("ok"):
+    audit = product.record.get("audit") or {}
+    if not (audit.get("ok") and audit.get("complete")):
         raise ContractError(
-            f"the finished build of {product.profile.name} has not passed its audit",
+            f"the finished build of {product.profile.name} has not passed its whole audit",
             remedy=f"see {product.folder / AUDIT}, then: "
             f"builder build --profile {product.profile.name} --examine",
         )

@@ -62,6 +62,14 @@ def prepare(
     return space
 
 
+def sweep(root: Path) -> None:
+    """Remove workspaces of processes that are gone; their names end in the process id."""
+    for folder in root.iterdir():
+        process = folder.name.rpartition("-")[2]
+        if process.isdigit() and not Path(f"/proc/{process}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def give(folder: Path) -> None:
     """Let the container's user write to `folder`."""
     if os.geteuid() == 0:

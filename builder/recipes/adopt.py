@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.recipes.model import Recipe, Sources
+from builder.recipes.model import Recipe, Requirements, Sources, torch_pin
 from kvreg.model.profile import Profile
 
 
@@ -11,4 +11,9 @@ def sources(profile: Profile) -> Sources:
     return Sources(wheels=(f"{profile.runtime.package}=={profile.runtime.version}",))
 
 
-RECIPE = Recipe(name="adopt", sources=sources)
+def requirements(profile: Profile) -> Requirements:
+    """torch alone: the audit looks the wheel's undefined symbols up in it."""
+    return Requirements(only=(torch_pin(profile),))
+
+
+RECIPE = Recipe(name="adopt", sources=sources, requirements=requirements)

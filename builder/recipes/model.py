@@ -20,10 +20,12 @@ class Requirements:
     resolved: PEP 508 strings, locked together with everything they need.
     alone: locked without what they need, except that of each name here the listed requirements
     are taken too, less `unneeded` (name -> reason), because the full set is several GB.
+    only: locked without anything they need: for the audit, not for a build.
     """
 
     resolved: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     unneeded: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -41,6 +43,10 @@ class Sources:
     trees: tuple[tuple[str, str, str, Path], ...] = ()
 
 
+def _no_requirements(profile: Profile) -> Requirements:
+    return Requirements()
+
+
 def _no_parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
     return {}
 
@@ -49,15 +55,15 @@ def _no_parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any
 class Recipe:
     """One way of getting a wheel.
 
-    sources: which sources the profile needs. parameters: what the script is told beside what
-    every script is told. files: what lies at /recipe in the container, by name (a folder is
+    sources, requirements: what the profile needs of each. parameters: what the script is told
+    beside what every script is told. files: what lies at /recipe in the container, by name (a folder is
     taken whole, less caches). script: which of them the toolchain's Python runs; None compiles
     nothing.
     """
 
     name: str
     sources: Callable[[Profile], Sources]
-    requirements: Requirements = Requirements()
+    requirements: Callable[[Profile], Requirements] = _no_requirements
     parameters: Callable[[Profile, tuple[Input, ...]], dict[str, Any]] = _no_parameters
     files: Mapping[str, Path] = field(default_factory=dict)
     script: str | None = None
@@ -65,6 +71,12 @@ class Recipe:
 
 CONTAINER = Path(__file__).parent / "container.py"
 """What the scripts import inside the container."""
+
+
+def torch_pin(profile: Profile) -> str:
+    """``torch==<version>`` of the profile's validated host, without the local part."""
+    return f"torch=={profile.host.torch.validated.partition('+')[0]}"
+
 
 _MODULES = ("vllm", "probe", "adopt")
 

@@ -37,10 +37,15 @@ def parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
     }
 
 
+def requirements(profile: Profile) -> Requirements:
+    """scikit-build-core and what it drives."""
+    return Requirements(resolved=("scikit-build-core>=1.1", "cmake>=3.27,<4", "ninja"))
+
+
 RECIPE = Recipe(
     name="probe",
     sources=sources,
-    requirements=Requirements(resolved=("scikit-build-core>=1.1", "cmake>=3.27,<4", "ninja")),
+    requirements=requirements,
     parameters=parameters,
     files={"container.py": CONTAINER, "compile.py": _HERE / "compile.py", "src": _TREE},
     script="compile.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.inputs import Input
-from builder.recipes.model import CONTAINER, Recipe, Requirements, Sources
+from builder.recipes.model import CONTAINER, Recipe, Requirements, Sources, torch_pin
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
 
@@ -48,6 +48,23 @@ def sources(profile: Profile) -> Sources:
     )
 
 
+def requirements(profile: Profile) -> Requirements:
+    """What vLLM's pyproject.toml asks for, and the torch of the profile's host."""
+    return Requirements(
+        resolved=(
+            "cmake>=3.26.1,<4",
+            "ninja",
+            "packaging>=24.2",
+            "setuptools>=77.0.3,<81.0.0",
+            "setuptools-scm>=8.3",
+            "wheel",
+            "jinja2",
+        ),
+        alone=(torch_pin(profile),),
+        unneeded=_UNNEEDED,
+    )
+
+
 def parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
     """File names of the sources, the commit to insist on, and the architectures."""
     capabilities = list(profile.build.compute_capabilities)
@@ -76,19 +93,7 @@ def _filename(inputs: tuple[Input, ...], name: str, kind: str) -> str:
 RECIPE = Recipe(
     name="vllm",
     sources=sources,
-    requirements=Requirements(
-        resolved=(
-            "cmake>=3.26.1,<4",
-            "ninja",
-            "packaging>=24.2",
-            "setuptools>=77.0.3,<81.0.0",
-            "setuptools-scm>=8.3",
-            "wheel",
-            "jinja2",
-        ),
-        alone=("torch==2.10.0",),
-        unneeded=_UNNEEDED,
-    ),
+    requirements=requirements,
     parameters=parameters,
     files={"container.py": CONTAINER}
     | {name: _HERE / name for name in ("compile.py", "CMakeLists.txt", "fa2_absent.cpp")},

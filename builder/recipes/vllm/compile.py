@@ -25,6 +25,9 @@ from container import (
 
 PARAMETERS = parameters()
 
+# torch's macros put __FILE__ into every module: without this the build's folders would be in them.
+PREFIX_MAP = f"-ffile-prefix-map={WORK}/="
+
 
 def sources() -> Path:
     """vLLM's sdist, unpacked; its commit must be the profile's."""
@@ -104,6 +107,8 @@ def vllm_environment(redirected: dict[str, str]) -> dict[str, str]:
             f"-DCUTLASS_TOOLS_UTIL_INCLUDE_DIR={cutlass}/tools/util/include"
         ),
         "CMAKE_BUILD_TYPE": "Release",
+        "CXXFLAGS": PREFIX_MAP,
+        "CUDAFLAGS": f"-Xcompiler={PREFIX_MAP}",
         "LDFLAGS": "-Wl,-s",
         # setuptools-scm has no git checkout to ask: the version is the profile's, and the commit
         # must not be lost with it.
