@@ -56,9 +56,9 @@ class Recipe:
     """One way of getting a wheel.
 
     sources, requirements: what the profile needs of each. parameters: what the script is told
-    beside what every script is told. files: what lies at /recipe in the container, by name (a folder is
-    taken whole, less caches). script: which of them the toolchain's Python runs; None compiles
-    nothing.
+    beside what every script is told. files: what lies at /recipe in the container, by name; a
+    folder is taken whole, less caches. script: which of them the toolchain's Python runs; None
+    compiles nothing.
     """
 
     name: str
