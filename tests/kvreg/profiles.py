@@ -1,12 +1,13 @@
 """A valid profile for tests, and ways to make others of it."""
 
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from kvreg.model.profile import Profile, load_profile
 
-_TEXT = """\
+_TEMPLATE = """\
 schema = 1
 name = "demo"
 id = "demo-py312"
@@ -19,7 +20,7 @@ glibc       = { require = ">=2.35", validated = "2.35" }
 glibcxx     = { require = ">=3.4.30", validated = "3.4.30" }
 cxxabi      = { require = ">=1.3.13", validated = "1.3.13" }
 python      = { require = "==3.12.*", validated = "3.12.13" }
-python_tag  = { require = "cp312", validated = "cp312" }
+python_tag  = { require = "TAG", validated = "TAG" }
 torch       = { require = "==2.10.0", validated = "2.10.0+cu128" }
 torch_cuda  = { require = "==12.8", validated = "12.8" }
 cxx11_abi   = { require = "true", validated = "true" }
@@ -65,6 +66,8 @@ cxxabi = "1.3.13"
 [locks]
 source = "source.lock"
 """
+# Scripts of a staged runtime are run by the tests, so its host is this interpreter's.
+_TEXT = _TEMPLATE.replace("TAG", f"cp{sys.version_info.major}{sys.version_info.minor}")
 
 
 def profile_text(name: str = "demo", **replacements: str) -> str:

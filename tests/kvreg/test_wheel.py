@@ -289,11 +289,13 @@ def test_two_wheels_with_different_files_of_one_name(tmp_path):
 )
 def test_tags_are_judged_for_the_profiles_host(tmp_path, tag, fits):
     name = parse_wheel_name(f"demo_pkg-1.2+cu128.sm75-{tag}.whl")
+    cp312 = 'python_tag = { require = "cp312", validated = "cp312" }'
+    profile = make_profile(tmp_path, python_tag=cp312)
     if fits:
-        check_tags(name, make_profile(tmp_path))
+        check_tags(name, profile)
     else:
         with pytest.raises(ContractError, match="cannot be loaded"):
-            check_tags(name, make_profile(tmp_path))
+            check_tags(name, profile)
 
 
 @pytest.mark.parametrize(

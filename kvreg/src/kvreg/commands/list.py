@@ -1,6 +1,7 @@
 """``kvreg list``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -27,18 +28,18 @@ def command(home: Path | None, as_json: bool) -> None:
     emit(rows, as_json, _table)
 
 
-def _row(folder: Path) -> dict[str, object]:
+def _row(folder: Path) -> dict[str, Any]:
     try:
         return {**read_runtime(folder).to_dict(), "folder": str(folder)}
     except KvregError as error:
         return {"folder": str(folder), "error": error.to_dict()}
 
 
-def _table(rows: list[dict[str, object]]) -> str:
+def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(map(_text, rows)) if rows else "no runtime is staged; see: kvreg pull --help"
 
 
-def _text(row: dict) -> str:
+def _text(row: dict[str, Any]) -> str:
     if "error" in row:
         return f"damaged: {row['folder']}"
     wheels = ", ".join(f"{wheel['name']} {wheel['version']}" for wheel in row["wheels"])

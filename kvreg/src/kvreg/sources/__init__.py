@@ -39,7 +39,10 @@ class Interrupted(Exception):
 class Source(Protocol):
     """Read-only access to the artifacts of one layout or repository."""
 
-    reference: Reference
+    @property
+    def reference(self) -> Reference:
+        """What the source was opened as."""
+        ...
 
     def manifest(self, target: str) -> RawManifest | None:
         """The manifest of a tag or digest, None when there is none; verified against a digest."""

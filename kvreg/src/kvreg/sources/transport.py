@@ -45,7 +45,7 @@ class RetryPolicy:
             return None
         if retry_after is not None:
             return retry_after if retry_after <= self.longest_delay else None
-        return min(self.first_delay * 2 ** (attempt - 1), self.longest_delay)
+        return min(self.first_delay * 2.0 ** (attempt - 1), self.longest_delay)
 
 
 class Transport:

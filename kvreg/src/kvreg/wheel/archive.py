@@ -221,9 +221,9 @@ def name_problems(names: Iterable[str]) -> Iterable[Problem]:
             continue
         for depth in range(1, len(parts) + (1 if name.endswith("/") else 0)):
             folder = "/".join(parts[:depth])
-            first = folders.setdefault(_fold(folder), folder)
-            if first != folder:
-                yield Problem(folder, "differs from another directory by case alone", found=first)
+            other = folders.setdefault(_fold(folder), folder)
+            if other != folder:
+                yield Problem(folder, "differs from another directory by case alone", found=other)
         if not name.endswith("/"):
             first = files.get(_fold(name))
             if first == name:
