@@ -17,7 +17,7 @@ from kvreg.errors import NetworkError
 from kvreg.reference import is_loopback
 from registry.credentials import Credentials
 from registry.oras_base import TokenAuth
-from registry.text import printable
+from registry.text import error_text, printable
 
 _SCHEME = re.compile(r"\s*,?\s*([A-Za-z][A-Za-z0-9._~+-]*)(?=\s|,|$)")
 _PARAMETER = re.compile(
@@ -130,10 +130,12 @@ class Authentication(TokenAuth):
         else:
             who = f"access with the credentials of {self._credentials.origin}"
             remedy = "check the name and what you may do there; log in again, or set"
+        found = f"{response.status_code} {printable(response.reason or '')}{error_text(response)}"
+        response.close()
         return NetworkError(
             f"{self._where} is absent or private",
             expected=f"a repository that allows {who}",
-            found=f"{response.status_code} {response.reason}",
+            found=found,
             remedy=f"{remedy} KVREG_REGISTRY_USERNAME and KVREG_REGISTRY_PASSWORD",
         )
 
@@ -151,8 +153,12 @@ class Authentication(TokenAuth):
 
     def _bearer(self, challenge: Challenge) -> _Token:
         realm = challenge.parameters.get("realm", "")
-        parts = urlsplit(realm)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(realm)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            usable = False
+        if not usable:
             raise self._nonsense("a realm that is a URL", realm)
         if parts.scheme == "http" and not self._plain_http:
             raise self._nonsense("a token server that speaks https like the registry", realm)

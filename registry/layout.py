@@ -27,7 +27,7 @@ from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.files import INCOMING_PREFIX, locked, remove_stale, write_atomically
 from registry.index import LayoutIndex
 from registry.referrers import filtered, is_fallback_tag
-from registry.store import Store, refuse_move
+from registry.store import Store, check_tag, refuse_move
 from registry.stream import (
     BlobSource,
     Progress,
@@ -158,6 +158,8 @@ class Layout:
     ) -> Descriptor:
         """See `registry.store.Store.push_manifest`."""
         content = parse_content(raw, media_type)
+        if tag is not None:
+            check_tag(tag)
         self._check_children(content)
         self.push_blob(raw, content.descriptor)
         found = content.descriptor
@@ -166,6 +168,7 @@ class Layout:
 
     def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
         """See `registry.store.Store.tag`. Deciding and tagging are one step for other writers."""
+        check_tag(tag)
         found = self._content(descriptor.digest).descriptor
 
         def change(index: LayoutIndex) -> LayoutIndex:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urlencode
 
 import requests
 
@@ -25,7 +25,7 @@ from registry.referrers import (
     parse_referrers,
     with_referrer,
 )
-from registry.store import Store, refuse_move
+from registry.store import Store, check_tag, refuse_move
 from registry.stream import BlobSource, Progress, Upload, check_bytes, counted, verified
 from registry.transport import Client, origin_of
 from registry.upload import BlobUpload, UploadPolicy, check_stored
@@ -66,10 +66,12 @@ class Remote:
     def prepare(self) -> None:
         """Open and leave an upload: a registry that does not let us write says so now."""
         answer = self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
-        self._client.do_request(self._client.follow(answer), "DELETE")
+        self._client.abandon(answer)
 
     def resolve(self, name: str) -> Descriptor | None:
-        """See `registry.store.Store.resolve`."""
+        """See `registry.store.Store.resolve`. `UsageError` for what can be no tag."""
+        if not is_digest(name):
+            check_tag(name)
         found = self._fetch(name)
         return None if found is None else found[1].descriptor
 
@@ -136,7 +138,7 @@ class Remote:
             self._client.url(f"blobs/uploads/?{query}"), "POST", data=b""
         )
         if answer.status_code == 202:
-            self._client.do_request(self._client.follow(answer), "DELETE")
+            self._client.abandon(answer)
         return answer.status_code == 201
 
     def push_manifest(
@@ -144,6 +146,8 @@ class Remote:
     ) -> Descriptor:
         """See `registry.store.Store.push_manifest`."""
         content = parse_content(raw, media_type)
+        if tag is not None:
+            check_tag(tag)
         answer = self._put(raw, content, tag or content.descriptor.digest)
         subject = content.subject
         # A registry with the referrers API says that it has seen the subject; for any other the
@@ -154,6 +158,7 @@ class Remote:
 
     def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
         """See `registry.store.Store.tag`."""
+        check_tag(tag)
         if not move:
             refuse_move(self.location, tag, self.resolve(tag), descriptor)
         raw = self.fetch_manifest(descriptor.digest)
@@ -221,12 +226,9 @@ class Remote:
         for _ in range(_MAX_PAGES):
             answer = self._client.do_request(url, "GET", headers=headers)
             yield answer
-            link = answer.links.get("next", {}).get("url")
-            if not link:
+            following = self._client.next_page(answer)
+            if following is None:
                 return
-            following = urljoin(answer.url, link)
-            if origin_of(following) != origin_of(url) or following == url:
-                break
             url = following
         raise NetworkError(f"{self.location}: the registry sent a list that does not end")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from kvreg.errors import ContractError, VerificationError
+from kvreg.errors import ContractError, UsageError, VerificationError
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
-from kvreg.reference import LayoutReference, Reference, parse_reference
+from kvreg.reference import LayoutReference, Reference, is_tag, parse_reference
 from registry.stream import BlobSource, Progress
 
 
@@ -113,6 +113,16 @@ def read_small(store: Store, descriptor: Descriptor) -> bytes:
             found=f"{descriptor.size} bytes",
         )
     return b"".join(store.read_blob(descriptor))
+
+
+def check_tag(tag: str) -> None:
+    """`UsageError` when `tag` can be no tag."""
+    if not is_tag(tag):
+        raise UsageError(
+            "this is not a valid tag",
+            expected="1 to 128 of A-Z a-z 0-9 _ . - and no . or - first",
+            found=repr(tag)[:200],
+        )
 
 
 def refuse_move(location: str, tag: str, current: Descriptor | None, wanted: Descriptor) -> None:

@@ -1,5 +1,11 @@
 """Text that comes from elsewhere, made fit for a terminal."""
 
+import json
+
+import requests
+
+_MAX_ERROR_BYTES = 16 * 1024
+
 
 def printable(text: str, limit: int = 300) -> str:
     """`text` without control characters, cut at `limit`.
@@ -8,3 +14,14 @@ def printable(text: str, limit: int = 300) -> str:
     'read?[31m only'
     """
     return "".join(char if char.isprintable() else "?" for char in text[:limit])
+
+
+def error_text(response: requests.Response) -> str:
+    """Code and message of an answer in the distribution-spec's error format, or nothing."""
+    try:
+        body = next(response.iter_content(_MAX_ERROR_BYTES), b"")
+        first = json.loads(body)["errors"][0]
+        code, message = str(first["code"]), str(first.get("message", ""))
+    except (ValueError, LookupError, TypeError, AttributeError, requests.RequestException):
+        return ""
+    return f" ({printable(code)}: {printable(message)})"

@@ -5,6 +5,7 @@ loop (which sleeps for minutes on a refusal and gives up on 503). A client belon
 repository, because oras-py keeps one token a client.
 """
 
+import contextlib
 import logging
 import os
 import time
@@ -24,7 +25,7 @@ from registry.authentication import Authentication
 from registry.credentials import Credentials, find_credentials
 from registry.oras_base import Registry, request_once
 from registry.retry import Fault, GiveUp, RetryPolicy
-from registry.text import printable
+from registry.text import error_text, printable
 
 _log = logging.getLogger("registry")
 
@@ -188,12 +189,11 @@ class Client(Registry):
         expect: Iterable[int] = (200,),
         data: Any = None,
         headers: Mapping[str, str] | None = None,
-        stream: bool = False,
     ) -> requests.Response:
         """`do_request` for a path of the repository or a URL; `NetworkError` unless the status is
         one of `expect`."""
         url = path if "://" in path else self.url(path)
-        response = self.do_request(url, method, data=data, headers=headers, stream=stream)
+        response = self.do_request(url, method, data=data, headers=headers)
         if response.status_code not in expect:
             raise self.unexpected(method, response, expect)
         return response
@@ -202,12 +202,13 @@ class Client(Registry):
         self, method: str, response: requests.Response, expect: Iterable[int] = ()
     ) -> NetworkError:
         """The error for an answer of the wrong status, with what the registry says about it."""
+        found = f"{response.status_code} {printable(response.reason or '')}{error_text(response)}"
         response.close()
         request_path = urlsplit(response.request.url or "").path
         return NetworkError(
             f"{self.where}: {method} {printable(request_path)} was refused",
             expected=" or ".join(str(status) for status in expect) or None,
-            found=f"{response.status_code} {printable(response.reason or '')}{_details(response)}",
+            found=found,
         )
 
     def failed(self, method: str, url: str, reason: str) -> NetworkError:
@@ -217,20 +218,48 @@ class Client(Registry):
             remedy="check the host, the network and the registry, and run the same command again",
         )
 
-    def follow(self, response: requests.Response, header: str = "Location") -> str:
-        """The absolute URL in a header of an answer; `NetworkError` when it leads astray."""
-        value = response.headers.get(header)
-        current = response.url or self._base
-        target = urljoin(current, value or "")
-        parts = urlsplit(target)
-        if not value or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise self._astray(header, "a URL", value)
-        if urlsplit(self._base).scheme == "https" and parts.scheme == "http":
+    def follow(self, response: requests.Response) -> str:
+        """The absolute URL of an answer's Location; `NetworkError` when it leads astray."""
+        value = response.headers.get("Location")
+        base = urlsplit(self._base)
+        try:
+            target = urljoin(response.url or self._base, value or "")
+            parts = urlsplit(target)
+            usable = value and parts.scheme in ("http", "https") and parts.hostname
+            origin_of(target)
+        except ValueError:
+            usable = False
+        if not usable:
+            raise self._astray("a URL", value)
+        if base.scheme == "https" and parts.scheme == "http":
             # A registry behind a TLS proxy often believes that it speaks plain HTTP.
-            if parts.hostname != urlsplit(self._base).hostname:
-                raise self._astray(header, "https, as the registry itself", target)
+            if parts.hostname != base.hostname:
+                raise self._astray("https, as the registry itself", target)
             target = parts._replace(scheme="https").geturl()
         return target
+
+    def next_page(self, response: requests.Response) -> str | None:
+        """The URL of the next page of a list, None after the last; `NetworkError` when the link
+        leads to another host or back to the same page."""
+        link = response.links.get("next", {}).get("url")
+        if not link:
+            return None
+        try:
+            target = urljoin(response.url, link)
+            same_host = origin_of(target) == origin_of(self._base)
+        except ValueError:
+            same_host = False
+        if not same_host or target == response.url:
+            raise NetworkError(
+                f"{self.where}: the registry sent a list that does not end or leads elsewhere",
+                found=printable(link.partition("?")[0]),
+            )
+        return target
+
+    def abandon(self, started: requests.Response) -> None:
+        """Leave an upload; a registry that does not mind the request tidies up later."""
+        with contextlib.suppress(NetworkError):
+            self.attempt("DELETE", self.follow(started))
 
     def close(self) -> None:
         """Close the connections."""
@@ -251,10 +280,10 @@ class Client(Registry):
         # Where the library itself keeps a body that was read: `content`, `text` and `json` use it.
         response._content = bytes(body)
 
-    def _astray(self, header: str, expected: str, found: str | None) -> NetworkError:
+    def _astray(self, expected: str, found: str | None) -> NetworkError:
         shown = printable((found or "nothing").partition("?")[0])
         return NetworkError(
-            f"{self.where}: the registry sent a {header} that cannot be followed",
+            f"{self.where}: the registry sent a Location that cannot be followed",
             expected=expected,
             found=shown,
         )
@@ -308,14 +337,3 @@ def origin_of(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
     return parts.scheme, f"{(parts.hostname or '').lower()}:{port}"
-
-
-def _details(response: requests.Response) -> str:
-    """Code and message of the first error in the distribution-spec's error format."""
-    if response._content is False:  # a stream that nobody read
-        return ""
-    try:
-        first = response.json()["errors"][0]
-        return f" ({printable(str(first['code']))}: {printable(str(first.get('message', '')))})"
-    except (ValueError, LookupError, TypeError, AttributeError, requests.RequestException):
-        return ""

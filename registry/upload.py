@@ -76,7 +76,7 @@ class BlobUpload:
         location = self._commit_url(self._client.follow(self._start()))
         body = self._upload.window(0, self._size) if self._size else b""
         answer = self._client.attempt("PUT", location, data=body, headers=_OCTETS)
-        fault = as_fault(answer)
+        fault = _fault(answer)
         if fault is None and isinstance(answer, requests.Response):
             if answer.status_code == 413 and self._size > self._policy.chunk_bytes:
                 return Fault.of_status(413)
@@ -96,7 +96,10 @@ class BlobUpload:
                 # a registry that took less refuses the next chunk with 416.
                 position, attempt = _Position(end, self._client.follow(answer)), 1
                 continue
-            fault = self._chunk_fault(answer)
+            fault = _fault(answer)
+            if fault is None:
+                assert isinstance(answer, requests.Response)
+                raise self._client.unexpected("PATCH", answer, (202,))
             self._wait(fault, attempt)
             found = self._ask_position(position.location, limit=end)
             if found is None:
@@ -110,14 +113,6 @@ class BlobUpload:
         body = self._upload.window(position.offset, end)
         return self._client.attempt("PATCH", position.location, data=body, headers=headers)
 
-    def _chunk_fault(self, answer: Answer) -> Fault:
-        if fault := as_fault(answer):
-            return fault
-        assert isinstance(answer, requests.Response)
-        if answer.status_code == 416:
-            return Fault("reset", "the registry expects another offset", answer.status_code)
-        raise self._client.unexpected("PATCH", answer, (202,))
-
     def _commit(self, position: _Position) -> Fault | None:
         self._upload.check()
         attempt = 1
@@ -125,11 +120,11 @@ class BlobUpload:
             answer = self._client.attempt(
                 "PUT", self._commit_url(position.location), data=b"", headers=_OCTETS
             )
-            fault = as_fault(answer)
-            if fault is None and isinstance(answer, requests.Response):
+            fault = _fault(answer)
+            if fault is None:
+                assert isinstance(answer, requests.Response)
                 self._check_commit(answer)
                 return None
-            assert fault is not None
             self._wait(fault, attempt)
             attempt += 1
             if self.is_there():
@@ -182,15 +177,21 @@ class BlobUpload:
         check_stored(self._client, answer, self._digest)
 
     def _wait(self, fault: Fault, attempt: int) -> None:
-        decision = self._client.retry.judge(_judged(fault), attempt)
+        decision = self._client.retry.judge(fault, attempt)
         if isinstance(decision, GiveUp):
             raise self._client.failed("pushing", f"/{self._digest}", decision.reason)
         self._client.pause(decision.delay, decision.reason)
 
 
-def _judged(fault: Fault) -> Fault:
-    """416 is cured by asking for the offset, so the policy sees a broken connection."""
-    return Fault(fault.kind, fault.text) if fault.status == 416 else fault
+def _fault(answer: Answer) -> Fault | None:
+    """What the retry policy is to judge. Two refusals are worth another try here, though not
+    elsewhere: asking for the offset or starting again cures them."""
+    if isinstance(answer, requests.Response):
+        if answer.status_code == 416:
+            return Fault("reset", "the registry expected another offset")
+        if answer.status_code == 404:
+            return Fault("reset", "the registry has forgotten the upload")
+    return as_fault(answer)
 
 
 def check_stored(client: Client, answer: requests.Response, digest: str) -> None:

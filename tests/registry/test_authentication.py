@@ -106,9 +106,11 @@ def test_a_token_server_that_makes_no_sense(
 
 
 def test_a_forbidden_repository_is_not_tried_again(proxy: Proxy, make_remote: MakeRemote) -> None:
-    proxy.fail("GET", "manifests", respond(403), times=9)
-    with pytest.raises(NetworkError, match="absent or private"):
+    body = b'{"errors":[{"code":"DENIED","message":"permission_denied: write_package"}]}'
+    proxy.fail("GET", "manifests", respond(403, {}, body), times=9)
+    with pytest.raises(NetworkError, match="absent or private") as caught:
         make_remote(proxy.host).resolve("one")
+    assert "DENIED: permission_denied: write_package" in str(caught.value.found)
     assert proxy.count("GET") == 1
 
 
@@ -121,6 +123,14 @@ def test_an_identity_token_is_exchanged(proxy: Proxy, make_remote: MakeRemote) -
     assert b"grant_type=refresh_token" in request.body
     assert SECRET.encode() in request.body
     assert SECRET not in request.path
+
+
+@pytest.mark.parametrize("realm", ["", "token", "http://[::1", "ftp://x/token", "http:///token"])
+def test_a_realm_that_is_no_url(realm: str, proxy: Proxy, make_remote: MakeRemote) -> None:
+    challenge = f'Bearer realm="{realm}",service="x"'
+    proxy.fail("GET", "manifests", respond(401, {"WWW-Authenticate": challenge}))
+    with pytest.raises(NetworkError, match="cannot be asked for a token"):
+        make_remote(proxy.host).resolve("one")
 
 
 def test_credentials_go_to_no_other_host_in_the_clear(

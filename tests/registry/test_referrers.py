@@ -79,10 +79,12 @@ def test_a_malformed_list_is_an_error(proxy: Proxy, make_remote: MakeRemote) -> 
 
 def test_a_list_without_end_is_an_error(proxy: Proxy, make_remote: MakeRemote) -> None:
     body = Index((ONE,)).to_bytes()
-    headers = {"Content-Type": MEDIA_TYPE_INDEX, "Link": '<?a=1>; rel="next"'}
-    proxy.fail("GET", "/referrers/", respond(200, headers, body), times=5)
-    with pytest.raises(NetworkError, match="does not end"):
-        make_remote(proxy.host).referrers(TWO.digest)
+    for link in ("?a=1", "http://elsewhere.example/v2/", "http://[::1"):
+        headers = {"Content-Type": MEDIA_TYPE_INDEX, "Link": f'<{link}>; rel="next"'}
+        proxy.fail("GET", "/referrers/", respond(200, headers, body), times=2)
+        with pytest.raises(NetworkError, match="does not end or leads elsewhere"):
+            make_remote(proxy.host).referrers(TWO.digest)
+        proxy.rules.clear()
 
 
 def test_writers_at_once_lose_nothing(distribution: Distribution, make_remote: MakeRemote) -> None:

@@ -88,6 +88,16 @@ def test_tags(store: Store) -> None:
     assert store.list_tags() == ("fixed", "one")
 
 
+@pytest.mark.parametrize("tag", ["", "../x", "a/b", "a b", "-x", "x" * 129, "a\nb"])
+def test_what_can_be_no_tag(tag: str, store: Store) -> None:
+    descriptor = push_artifact(store, "one").descriptor()
+    with pytest.raises(UsageError, match="not a valid tag"):
+        store.tag(descriptor, tag)
+    with pytest.raises(UsageError, match="not a valid tag"):
+        store.push_manifest(store.fetch_manifest(descriptor.digest), tag=tag)
+    assert store.list_tags() == ("one",)
+
+
 def test_attaching(store: Store) -> None:
     subject = push_artifact(store, "one").descriptor()
     other = push_artifact(store, "two", seed=2).descriptor()

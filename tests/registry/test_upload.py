@@ -134,6 +134,17 @@ def test_a_lost_answer_to_the_commit_is_no_fault(
     assert proxy.count("POST") == 1
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_forgotten_upload_is_started_again(
+    method: str, proxy: Proxy, make_remote: MakeRemote
+) -> None:
+    data, descriptor = blob(25_000)
+    proxy.fail(method, "uploads", respond(404))
+    remote = make_remote(proxy.host, upload=IN_CHUNKS)
+    remote.push_blob(data, descriptor)
+    assert read(remote, descriptor) == data
+
+
 def test_a_registry_that_never_recovers_is_given_up(proxy: Proxy, make_remote: MakeRemote) -> None:
     data, descriptor = blob(25_000)
     proxy.fail("PATCH", "uploads", respond(503), times=1000)
@@ -163,7 +174,9 @@ def test_a_lying_offset_is_refused(proxy: Proxy, make_remote: MakeRemote) -> Non
         make_remote(proxy.host, upload=IN_CHUNKS).push_blob(data, descriptor)
 
 
-@pytest.mark.parametrize("location", [None, "ftp://elsewhere/x", "http://", "::"])
+@pytest.mark.parametrize(
+    "location", [None, "ftp://elsewhere/x", "http://", "::", "http://[::1", "http://h:99999/"]
+)
 def test_a_location_that_leads_nowhere(
     location: str | None, proxy: Proxy, make_remote: MakeRemote
 ) -> None:
