@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kvreg.model.digest import sha256_file
-
 from tests.support.distribution import running_distribution
 
 MIB = 1024 * 1024
