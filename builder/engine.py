@@ -234,6 +234,7 @@ class Engine:
             "labels": {RUN_LABEL: run_owner()},
             "mounts": [_docker_mount(mount) for mount in mounts],
             "security_opt": ["no-new-privileges"],
+            "use_config_proxy": False,
             "user": user,
             "working_dir": workdir,
         }
@@ -271,10 +272,10 @@ class Engine:
         return reaped
 
     def _watch(self, container: Any, on_line: Callable[[str], None]) -> RunResult:
-        # Attached before the start, so that no line can be missed.
-        chunks = container.attach(stdout=True, stderr=True, stream=True, demux=True)
-        clock = time.monotonic()
         try:
+            # Attached before the start, so that no line can be missed.
+            chunks = container.attach(stdout=True, stderr=True, stream=True, demux=True)
+            clock = time.monotonic()
             container.start()
         except APIError as error:
             raise _engine_error("the engine cannot start the command", error) from error

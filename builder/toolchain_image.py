@@ -91,6 +91,7 @@ def build_image(
             rm=True,
             forcerm=True,
             network_mode="none",
+            use_config_proxy=False,
             labels=dict(labels or {}),
             buildargs=dict(arguments or {}),
             decode=True,
