@@ -79,6 +79,7 @@ def _digest(profile: str) -> str:
 
 def _text(pulled: Pulled, profile: str) -> str:
     runtime = pulled.runtime
+    module = runtime.profile().runtime.modules[0]
     lines = [
         f"{'staged' if pulled.staged else 'already staged'}: {runtime.profile_name}",
         f"  profile   {runtime.profile_digest}",
@@ -93,10 +94,6 @@ def _text(pulled: Pulled, profile: str) -> str:
     lines += [
         f"  files     {runtime.files} ({human_bytes(runtime.bytes)})",
         f"  in        {runtime.folder}",
-        f"next: kvreg run {profile} -- python -c 'import {_module(runtime.wheels[0].name)}'",
+        f"next: kvreg run {profile} -- python -c 'import {module}'",
     ]
     return "\n".join(lines)
-
-
-def _module(name: str) -> str:
-    return name.replace("-", "_")
