@@ -50,7 +50,7 @@ def main() -> None:
     \b
     Examples:
       kvreg profile list
-      kvreg pull t4x2-cu128 --registry oci-layout:./dist/t4x2-cu128
+      kvreg pull t4x2-cu128 --registry oci-layout:./dist/registry
       kvreg verify t4x2-cu128
       kvreg run t4x2-cu128 -- python -c "import vllm"
 

@@ -46,7 +46,7 @@ def command(
 
     \b
     Examples:
-      kvreg pull t4x2-cu128 --registry oci-layout:./dist/t4x2-cu128
+      kvreg pull t4x2-cu128 --registry oci-layout:./dist/registry
       kvreg pull t4x2-cu128 --registry 127.0.0.1:5000/team/runtimes
       kvreg pull sha256:<profile digest> --registry registry.example/team/runtimes --json
     """
@@ -54,7 +54,7 @@ def command(
         raise UsageError(
             "no registry was named",
             expected="--registry REF, or $KVREG_REGISTRY",
-            remedy="for example: --registry oci-layout:./dist/" + Path(profile).name,
+            remedy="for example: --registry oci-layout:./dist/registry",
         )
     reference = parse_reference(registry)
     result = pull(
