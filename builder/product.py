@@ -151,7 +151,8 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
     say(f"compiling in {image.image_digest[:19]} (nvcc {image.cuda_version}), no network")
     compile_cache = None
     if use_compile_cache:
-        compile_cache = plan.cache.root / "ccache" / f"{image.name}-nvcc{image.cuda_version}"
+        compilers = image.compilers_digest.removeprefix("sha256:")[:16]
+        compile_cache = plan.cache.root / "ccache" / f"{image.name}-{compilers}"
     monitor = BuildMonitor(say)
     try:
         return build(

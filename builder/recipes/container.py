@@ -90,7 +90,7 @@ def keep_logs(build: Path, environment: Mapping[str, str]) -> None:
     (OUT / "environment.json").write_text(json.dumps(dict(environment), indent=1, sort_keys=True))
     for log in sorted(build.rglob(".ninja_log")):
         shutil.copyfile(log, OUT / "ninja_log")
-    if "CCACHE_DIR" in environment:
+    if "CCACHE_DIR" in environment and shutil.which("ccache"):
         counters = subprocess.run(
             ["ccache", "--print-stats"], capture_output=True, text=True, check=False
         )
