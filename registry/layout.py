@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from kvreg.console import storage_error
 from kvreg.errors import NotFoundError, StorageError, VerificationError
@@ -55,12 +54,7 @@ class Layout:
     def __enter__(self) -> "Layout":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Nothing is held open between calls."""
 
     def prepare(self) -> None:

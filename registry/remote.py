@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import urlencode
 
 import requests
@@ -54,12 +53,7 @@ class Remote:
     def __enter__(self) -> "Remote":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the connections."""
         self._client.close()
 

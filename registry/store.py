@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from kvreg.errors import ContractError, UsageError, VerificationError
@@ -23,12 +22,7 @@ class Store(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def prepare(self) -> None:
         """Make the store ready to be written to; what cannot work fails here, not later."""

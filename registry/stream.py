@@ -8,7 +8,6 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from kvreg.errors import VerificationError
@@ -119,12 +118,7 @@ class Upload:
             raise self._changed(f"{self.size} bytes", f"{found} bytes")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stream.close()
 
     def window(self, start: int, end: int) -> "Window":
