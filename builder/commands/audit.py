@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import click
-from kvreg.console import emit, handled, json_option, note, progress
-from kvreg.model.profile import Profile
 
 from builder.cache import InputCache
 from builder.commands.options import cache_option, open_cache, profile_option
+from kvreg.console import emit, handled, json_option, note, progress
+from kvreg.model.profile import Profile
 
 _wheel = click.Path(path_type=Path, dir_okay=False)
 
@@ -53,10 +53,9 @@ def audit(
       builder audit vllm-*.whl -p t4x2-cu128-upstream --torch-wheel torch-2.10.0-*.whl
       builder audit vllm-*.whl -p t4x2-cu128 --json | jq '.checks[] | select(.status != "pass")'
     """
-    from kvreg.model.profile import load_profile
-
     from builder.audit import audit_wheel
     from builder.layout import find_checkout
+    from kvreg.model.profile import load_profile
 
     folder = find_checkout().profile(profile_name)
     profile = load_profile(folder, allow_missing_locks=True)
