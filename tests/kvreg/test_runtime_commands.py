@@ -7,8 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from kvreg.activation import variables
+from kvreg.cli import main
+from tests.support.layouts import write_layout
 
 KVREG = [sys.executable, "-m", "kvreg"]
 MODULE = {
@@ -18,16 +21,22 @@ MODULE = {
 
 @pytest.fixture
 def kvreg(published, monkeypatch):
-    """Run kvreg in a process of its own with the home set."""
+    """Run kvreg with the home set; `run` in a process of its own, which it gives up."""
     monkeypatch.setenv("KVREG_HOME", str(published.home.root))
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments, code=0, **options):
-        result = subprocess.run(
-            [*KVREG, *map(str, arguments)], capture_output=True, text=True, check=False, **options
-        )
-        assert result.returncode == code, result.stdout + result.stderr
+        words = list(map(str, arguments))
+        if words[0] == "run":
+            result = subprocess.run(
+                [*KVREG, *words], capture_output=True, text=True, check=False, **options
+            )
+            found = result.returncode
+        else:
+            result = CliRunner().invoke(main, words, catch_exceptions=False, **options)
+            found = result.exit_code
+        assert found == code, result.stdout + result.stderr
         return result
 
     return run
@@ -66,6 +75,16 @@ def test_pull_by_a_digest_that_no_catalogue_knows(kvreg, published, monkeypatch,
     kvreg("pull", published.profile.digest, "--registry", reference)
     # By name too: the runtime itself knows its profile's name.
     assert "intact" in kvreg("verify", "demo").stdout
+
+
+def test_a_changed_profile_is_told_what_was_published(kvreg, published, tmp_path):
+    (published.layout / "index.json").unlink()
+    write_layout(published.layout, published.profile, [(published.wheel, "native")], tag="demo")
+    (tmp_path / "catalogue/demo/source.lock").write_text("version = 1\n# changed\n")
+    reference = f"oci-layout:{published.layout}"
+    result = kvreg("pull", "demo", "--registry", reference, code=3)
+    assert f"demo there is of profile digest {published.profile.digest}" in result.stderr
+    assert "staged: demo" in kvreg("pull", published.profile.digest, "--registry", reference).stdout
 
 
 @pytest.mark.parametrize(

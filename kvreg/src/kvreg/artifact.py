@@ -35,13 +35,14 @@ class WheelLayer:
     role: str
 
 
-def find_artifact(source: Source, profile_digest: str) -> Artifact:
+def find_artifact(source: Source, profile_digest: str, profile_name: str | None = None) -> Artifact:
     """The artifact of a profile in a store.
 
     A tag or digest in the source's reference decides; else the profile's digest tag; else, in a
     layout, the one manifest whose config is the profile. Whatever is found must have the profile
-    as its config. Raises `NotFoundError`, `UsageError` when a layout has several,
-    `VerificationError` when the artifact is another one than it is called.
+    as its config. `profile_name`, where it is known, serves a better error: its moving tag may hold
+    an artifact of another state of the profile. Raises `NotFoundError`, `UsageError` when a layout
+    has several, `VerificationError` when the artifact is another one than it is called.
     """
     target = source.reference.target or digest_tag(profile_digest)
     found = source.manifest(target)
@@ -51,8 +52,9 @@ def find_artifact(source: Source, profile_digest: str) -> Artifact:
         raise NotFoundError(
             f"{source.reference} has no artifact of this profile",
             expected=f"{target}, for profile digest {profile_digest}",
-            remedy="publish the runtime there, or use the profiles that it was published with:"
-            " a changed profile or lock file has another digest",
+            found=_other_state(source, profile_name),
+            remedy="publish the runtime there, or pull the digest that it was published with:"
+            " a profile or lock file that was changed has another one",
         )
     manifest = Manifest.parse(found.raw)
     _check_manifest(manifest, target, profile_digest)
@@ -101,6 +103,14 @@ def _scan(source: Source, profile_digest: str) -> RawManifest | None:
             remedy="add @sha256:... to the reference",
         )
     return found[0] if found else None
+
+
+def _other_state(source: Source, profile_name: str | None) -> str | None:
+    """What the moving tag of the profile's name holds instead."""
+    raw = source.manifest(profile_name) if profile_name else None
+    if raw is None:
+        return None
+    return f"{profile_name} there is of profile digest {Manifest.parse(raw.raw).config.digest}"
 
 
 def _check_manifest(manifest: Manifest, target: str, profile_digest: str) -> None:

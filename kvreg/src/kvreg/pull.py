@@ -72,11 +72,13 @@ def pull(
     target: str | None,
     home: Home,
     reporter: Reporter | None = None,
+    profile_name: str | None = None,
 ) -> Pulled:
     """Make the runtime of a profile digest available in `home`.
 
     A runtime that is there already and intact is returned without opening the source, unless
     `target` (the tag or digest that the caller's reference names) asks for a certain artifact.
+    `profile_name` is for messages alone.
     Only one process at a time works on a profile; another one waits and then finds it done.
     Raises a `KvregError` of the kind that fits; nothing half-made is left behind.
     """
@@ -87,7 +89,7 @@ def pull(
         if existing is not None and target in (None, existing.manifest_digest):
             return Pulled(existing, staged=False)
         source = open_source()
-        artifact = find_artifact(source, profile_digest)
+        artifact = find_artifact(source, profile_digest, profile_name)
         if existing is not None and existing.manifest_digest == artifact.digest:
             return Pulled(existing, staged=False)
         return Pulled(_make(source, artifact, home, reporter), staged=True)

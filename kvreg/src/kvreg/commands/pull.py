@@ -57,24 +57,27 @@ def command(
             remedy="for example: --registry oci-layout:./dist/registry",
         )
     reference = parse_reference(registry)
+    name, digest = _identity(profile)
     result = pull(
-        _digest(profile),
+        digest,
         lambda: open_source(reference, timeout=timeout),
         reference.target,
         Home.find(home),
         Reporter(note=note, bar=progress),
+        name,
     )
     emit(result, as_json, lambda pulled: _text(pulled, profile))
 
 
-def _digest(profile: str) -> str:
-    """The profile digest; one that is given as such need not be of a profile known here."""
+def _identity(profile: str) -> tuple[str | None, str]:
+    """Name and digest of the profile; one that is given by digest need not be known here."""
     try:
-        return catalogue.find_profile(profile).digest
+        found = catalogue.find_profile(profile)
     except NotFoundError:
         if is_digest(profile):
-            return profile
+            return None, profile
         raise
+    return found.name, found.digest
 
 
 def _text(pulled: Pulled, profile: str) -> str:
