@@ -24,7 +24,7 @@ def start(published, reference, *options):
     )
 
 
-def wait_for(condition, seconds=30):
+def wait_for(condition, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -82,7 +82,7 @@ def test_killed_in_the_middle_of_staging(large):
 def test_two_pulls_at_once_do_the_work_once(large):
     with faulty_registry(large.layout) as server:
         processes = [start(large, server.reference, "--json") for _ in range(3)]
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=180) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], outputs
         digest = large.manifest.layers[0].digest
         assert len([path for path in server.paths("blobs") if path.endswith(digest)]) == 1
@@ -95,6 +95,6 @@ def test_terminated_pull_leaves_no_runtime(large):
         process = start(large, server.reference)
         wait_for(lambda: server.paths("blobs"))
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         assert process.returncode != 0
     assert not list(large.home.runtimes.glob("*"))

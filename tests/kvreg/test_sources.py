@@ -100,7 +100,7 @@ def test_a_stalled_transfer_goes_on_after_the_time_limit(faulty, published):
     faulty.faults["blobs"] += [faults.stall_after(1000)]
     started = time.monotonic()
     setting.fetch()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
     assert blob_ranges(faulty) == [None, "bytes=1000-"]
 
 

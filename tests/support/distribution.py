@@ -105,7 +105,7 @@ def _start(program: str, folder: Path, login: bool) -> Distribution | None:
             [program, "serve", str(path)], stdout=output, stderr=subprocess.STDOUT
         )
     host = f"127.0.0.1:{port}"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         try:
             urllib3.request("GET", f"http://{host}/v2/", timeout=1, retries=False)
