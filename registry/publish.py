@@ -6,6 +6,7 @@ profile digest. Nothing that depends on the moment or the place enters the manif
 
 import datetime
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,6 +18,7 @@ from kvreg.model.oci import (
     ANNOTATION_ROLE,
     ANNOTATION_TITLE,
     ANNOTATION_TOOLCHAIN_PREFIX,
+    ANNOTATION_UNPACKED_SIZE,
     MEDIA_TYPE_MANIFEST,
     MEDIA_TYPE_PROFILE,
     MEDIA_TYPE_RUNTIME,
@@ -94,9 +96,8 @@ def publish(
     """Put the artifact of `profile` into `store` and tag it.
 
     `date` (default: today, UTC) goes into the tag that is never moved, which is left out without
-    `dated`; the manifest itself is
-    dated by the profile's ``source_date_epoch``, so that the same inputs give the same digest
-    whenever they are published.
+    `dated`; the manifest itself is dated by the profile's ``source_date_epoch``, so that the same
+    inputs give the same digest whenever they are published.
 
     `UsageError` for layers that cannot be meant, `ContractError` when the tag of that date names
     other bytes already: both before anything is sent.
@@ -183,6 +184,11 @@ def _describe(layer: Layer) -> Descriptor:
     annotations = {ANNOTATION_TITLE: layer.path.name}
     if layer.role is not None:
         annotations[ANNOTATION_ROLE] = layer.role
+    if zipfile.is_zipfile(layer.path):
+        # Lets a client see before it downloads whether its disk has room for what it unpacks.
+        with zipfile.ZipFile(layer.path) as wheel:
+            unpacked = sum(member.file_size for member in wheel.infolist())
+        annotations[ANNOTATION_UNPACKED_SIZE] = str(unpacked)
     size = layer.path.stat().st_size
     return Descriptor(layer.media_type, sha256_file(layer.path), size, annotations)
 

@@ -19,9 +19,9 @@ from types import ModuleType
 
 import jsonschema
 import pytest
-from kvreg.model.profile import load_profile
 
 from builder.audit import audit_wheel
+from kvreg.model.profile import load_profile
 
 ROOT = Path(__file__).parents[2]
 PROBE = ROOT / "builder" / "probe"
