@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,8 +23,13 @@ from kvreg.model.profile import Profile, load_profile
 
 Say = Callable[[str], None]
 
+UNFINISHED = "unfinished"
+"""Folder in a profile's build folder for what is being made."""
+
 RECORD, SBOM, AUDIT, PAGE = "record.json", "sbom.cdx.json", "audit.json", "record.md"
 PROVENANCE = "provenance.json"
+DESCRIPTIONS = (RECORD, SBOM, AUDIT, PAGE, PROVENANCE)
+"""What is written beside a wheel."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +135,19 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     if plan.to_fetch_bytes and not offline:
         say("fetching inputs")
         fetch_profile(profile, plan.folder, plan.cache)
-    for stale in (RECORD, SBOM, AUDIT, PAGE, PROVENANCE):
-        (out / stale).unlink(missing_ok=True)
-    for stale_wheel in out.glob("*.whl"):
-        stale_wheel.unlink()
+    # An earlier finished build stays as it is until this one has its wheel.
+    fresh = out / UNFINISHED
+    shutil.rmtree(fresh, ignore_errors=True)
     if plan.toolchain is None:
-        built = adopt(profile, plan.folder, cache=plan.cache, out=out)
+        built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
-        built = _compile(plan, out, use_compile_cache, say)
-    return describe(plan, built, out, say)
+        built = _compile(plan, fresh, use_compile_cache, say)
+    for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
+        stale.unlink(missing_ok=True)
+    for file in fresh.iterdir():
+        file.replace(out / file.name)
+    fresh.rmdir()
+    return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
 
 
 def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:

@@ -10,6 +10,9 @@ import pytest
 
 from builder.engine import RUN_LABEL, connect
 from builder.workspace import sweep
+from tests.support.toolchain import engine, toolchain_image
+
+__all__ = ["engine", "toolchain_image"]
 
 pytestmark = pytest.mark.engine
 

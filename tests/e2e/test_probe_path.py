@@ -91,6 +91,9 @@ def test_the_default_toolchain_names_its_digest_and_the_other_when_it_cannot_be_
     ended = commands("builder", "build", "-p", PROFILE, code=4)
     assert "sha256:" in ended.err
     assert TOOLCHAIN in ended.err
+    # The build that was finished before is untouched.
+    commands("builder", "record", PROFILE)
+    assert Path(str(built_probe["wheel"])).is_file()
 
 
 def test_missing_inputs_are_named_before_anything_starts(commands: Commands, tmp_path):
@@ -131,7 +134,7 @@ def test_pulled_from_anywhere_it_is_the_same_runtime(
     digest = commands("kvreg", "profile", "digest", PROFILE).out.strip()
     local = commands("registry", "resolve", f"{layout}:{PROFILE}", "--json").json()
     assert pulled.json()["profile"]["digest"] == digest
-    assert pulled.json()["manifest"] == local["digest"]
+    assert pulled.json()["manifest"]["digest"] == local["digest"]
     commands("kvreg", "verify", PROFILE, "--home", home)
 
 
