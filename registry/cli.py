@@ -12,8 +12,10 @@ from kvreg.console import emit, handled, human_bytes, json_option, note, progres
 from kvreg.errors import NotFoundError, UsageError
 from kvreg.model.oci import MEDIA_TYPE_WHEEL, Descriptor
 from kvreg.model.profile import load_profile
+from kvreg.publickey import read_public_keys
 from kvreg.reference import Reference, RegistryReference, parse_reference
 from registry import __version__
+from registry.commands import signing
 from registry.copy import Copied, copy
 from registry.credentials import environment_is_ambiguous
 from registry.describe import describe
@@ -50,6 +52,10 @@ Exit codes: 0 fine, 1 verification failed, 2 usage, 3 not found,
 @click.version_option(__version__, prog_name="registry")
 def main() -> None:
     """Work with runtime artifacts in OCI layouts and registries."""
+
+
+main.add_command(signing.keygen_command)
+main.add_command(signing.sign_command)
 
 
 def _command(examples: str) -> Callable[[Callable[..., Any]], click.Command]:
@@ -156,17 +162,34 @@ def copy_command(source: str, destination: str, no_referrers: bool, as_json: boo
         emit(done, as_json, lambda found: _copied(found, end.location))
 
 
-@_command("verify oci-layout:dist/t4-probe:t4-probe\nverify ghcr.io/you/runtimes:t4-probe")
+@_command(
+    "verify oci-layout:dist/t4-probe:t4-probe\nverify ghcr.io/you/runtimes:t4-probe --key kvreg.pub"
+)
 @_reference
 @_no_referrers
+@click.option(
+    "--key",
+    "key_path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Public key (.pub) that must have signed REF; checked before the bytes are.",
+)
 @click.pass_context
 def verify_command(
-    context: click.Context, reference: str, no_referrers: bool, as_json: bool
+    context: click.Context,
+    reference: str,
+    no_referrers: bool,
+    key_path: Path | None,
+    as_json: bool,
 ) -> None:
-    """Read and hash every manifest and blob of REF again, those of its referrers included."""
+    """Read and hash every manifest and blob of REF again, those of its referrers included.
+
+    With a key, REF must be signed by it.
+    """
     parsed, target = _with_target(reference)
+    keys = read_public_keys(key_path) if key_path else ()
     with open_store(parsed) as store, progress(None, "verifying") as bar:
-        found = verify(store, target, not no_referrers, bar.update)
+        found = verify(store, target, not no_referrers, bar.update, keys)
     emit(found, as_json, _verified)
     context.exit(0 if found.ok else 1)
 
@@ -275,4 +298,7 @@ def _verified(found: Verification) -> str:
         if found.ok
         else f"{wrong} of {len(rows)} parts are wrong"
     )
+    if found.signature is not None:
+        signature = found.signature
+        rows.append(f"signed by {signature.key} ({signature.form} in {signature.manifest})")
     return "\n".join([f"{found.location}@{found.descriptor.digest}", *rows, summary])

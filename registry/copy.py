@@ -6,8 +6,10 @@ from kvreg.errors import NotFoundError
 from kvreg.model.digest import is_digest
 from kvreg.model.oci import MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import digest_tag
+from kvreg.model.signature import signature_tag
 from registry.content import Content, parse_content
 from registry.publish import is_fixed_tag
+from registry.signatures import push_simple, simple_layers
 from registry.store import Store
 from registry.stream import Progress, counted
 
@@ -64,6 +66,7 @@ def copy(
     root = work.manifest(found.digest)
     if with_referrers:
         work.referrers(found.digest)
+        work.signatures(found.digest)
     if root.descriptor.artifact_type == MEDIA_TYPE_RUNTIME and root.config is not None:
         tags.append(digest_tag(root.config.digest))
     tags = list(dict.fromkeys(tags))
@@ -114,6 +117,21 @@ class _Copy:
                 self.manifest(referrer.digest)
                 self.attached += 1
                 self.referrers(referrer.digest)
+
+    def signatures(self, digest: str) -> None:
+        """Copy what cosign keeps under a tag of its own, beside what the destination has there."""
+        tag = signature_tag(digest)
+        found = self.source.resolve(tag)
+        if found is None:
+            return
+        self.manifest(found.digest)
+        self.attached += 1
+        present = simple_layers(self.destination, tag)
+        layers = simple_layers(self.source, tag)
+        if set(present) <= set(layers):
+            self.destination.tag(found, tag)
+        elif not set(layers) <= set(present):
+            push_simple(self.destination, tag, (*present, *layers))
 
     def _blob(self, blob: Descriptor) -> None:
         if self._moved(blob):

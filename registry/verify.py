@@ -1,13 +1,17 @@
 """Verifying an artifact where it is: every manifest and every blob is read and hashed again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.model.oci import MEDIA_TYPE_PROFILE, MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import profile_from_canonical
+from kvreg.model.signature import signature_tag
+from kvreg.publickey import PublicKey
+from kvreg.signatures import Signature, require_signature
 from registry.content import Content, parse_content
+from registry.signatures import StoreSignatures
 from registry.store import Store, read_small
 from registry.stream import Progress
 
@@ -36,11 +40,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Verification:
-    """The judgement of everything that an artifact consists of."""
+    """The judgement of everything that an artifact consists of.
+
+    `signature` is the good one that was found, None when no key was asked for.
+    """
 
     location: str
     descriptor: Descriptor
     judgements: tuple[Judgement, ...]
+    signature: Signature | None = None
 
     @property
     def ok(self) -> bool:
@@ -60,26 +68,38 @@ class Verification:
             **self.descriptor.to_dict(),
             "ok": self.ok,
             "bytesVerified": self.bytes_read,
+            "signature": self.signature.to_dict() if self.signature else None,
             "parts": [item.to_dict() for item in self.judgements],
         }
 
 
 def verify(
-    store: Store, reference: str, with_referrers: bool = True, progress: Progress | None = None
+    store: Store,
+    reference: str,
+    with_referrers: bool = True,
+    progress: Progress | None = None,
+    keys: Sequence[PublicKey] = (),
 ) -> Verification:
     """Read and hash everything that the tag or digest `reference` names, with its referrers.
 
     What is missing or corrupt is a judgement, so that all of it is reported; `NotFoundError` only
-    when there is no such name. A registry that cannot be reached raises `NetworkError`.
+    when there is no such name. A registry that cannot be reached raises `NetworkError`. With
+    `keys`, one of them must have signed: `VerificationError`, before the bytes are read.
     """
     found = store.resolve(reference)
     if found is None:
         raise NotFoundError(f"{store.location} has no {reference}")
+    signature = None
+    if keys:
+        signature = require_signature(StoreSignatures(store), found.digest, keys, store.location)
     work = _Verify(store, progress)
     judgements = list(work.manifest(found, "manifest"))
     if with_referrers:
         judgements += work.referrers(found.digest)
-    return Verification(store.location, found, tuple(judgements))
+        tagged = store.resolve(signature_tag(found.digest))
+        if tagged is not None:
+            judgements += work.manifest(tagged, "referrer")
+    return Verification(store.location, found, tuple(judgements), signature)
 
 
 class _Verify:

@@ -19,7 +19,10 @@ from kvreg.integrity import check_runtime
 from kvreg.model.digest import parse_digest
 from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE
 from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.publickey import PublicKey
 from kvreg.runtime import SITE, Runtime, WheelEntry, read_runtime
+from kvreg.settings import is_trusted
+from kvreg.signatures import Signature, require_signature
 from kvreg.sources import Source
 from kvreg.wheel.archive import WheelArchive
 from kvreg.wheel.scripts import interpreter_for
@@ -73,12 +76,16 @@ def pull(
     home: Home,
     reporter: Reporter | None = None,
     profile_name: str | None = None,
+    *,
+    keys: tuple[PublicKey, ...] = (),
 ) -> Pulled:
     """Make the runtime of a profile digest available in `home`.
 
     A runtime that is there already and intact is returned without opening the source, unless
     `target` (the tag or digest that the caller's reference names) asks for a certain artifact.
-    `profile_name` is for messages alone.
+    `profile_name` is for messages alone. With `keys`, one of them must have signed the artifact:
+    this is checked before anything of it is fetched, and one that is staged already counts only
+    when it was checked so.
     Only one process at a time works on a profile; another one waits and then finds it done.
     Raises a `KvregError` of the kind that fits; nothing half-made is left behind.
     """
@@ -86,13 +93,18 @@ def pull(
     name = f"runtime-{parse_digest(profile_digest)}"
     with home.lock(name, lambda: reporter.note("another pull of this profile runs; waiting")):
         existing = _existing(home, profile_digest, reporter)
-        if existing is not None and target in (None, existing.manifest_digest):
+        trusted = existing is not None and (not keys or is_trusted(existing, keys))
+        if existing is not None and trusted and target in (None, existing.manifest_digest):
             return Pulled(existing, staged=False)
         source = open_source()
         artifact = find_artifact(source, profile_digest, profile_name)
+        signature = None
+        if keys:
+            location = str(source.reference.with_target())
+            signature = require_signature(source, artifact.digest, keys, location)
         if existing is not None and existing.manifest_digest == artifact.digest:
-            return Pulled(existing, staged=False)
-        return Pulled(_make(source, artifact, home, reporter), staged=True)
+            return Pulled(existing.signed(signature) if signature else existing, staged=False)
+        return Pulled(_make(source, artifact, signature, home, reporter), staged=True)
 
 
 def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | None:
@@ -112,7 +124,13 @@ def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | 
     return report.runtime
 
 
-def _make(source: Source, artifact: Artifact, home: Home, reporter: Reporter) -> Runtime:
+def _make(
+    source: Source,
+    artifact: Artifact,
+    signature: Signature | None,
+    home: Home,
+    reporter: Reporter,
+) -> Runtime:
     blobs = BlobStore(home)
     config = blobs.fetch(source, artifact.manifest.config, lambda count: None)
     profile = profile_from_canonical(config.read_bytes())
@@ -135,7 +153,7 @@ def _make(source: Source, artifact: Artifact, home: Home, reporter: Reporter) ->
         folder = home.staging(profile.digest)
         _remove(folder)
         try:
-            return _stage(artifact, profile, layers, plans, home, reporter)
+            return _stage(artifact, signature, profile, layers, plans, home, reporter)
         finally:
             # Gone already when it was renamed; after a failure nothing is left.
             _remove(folder)
@@ -143,6 +161,7 @@ def _make(source: Source, artifact: Artifact, home: Home, reporter: Reporter) ->
 
 def _stage(
     artifact: Artifact,
+    signature: Signature | None,
     profile: Profile,
     layers: Sequence[WheelLayer],
     plans: Sequence[WheelPlan],
@@ -170,6 +189,7 @@ def _stage(
         annotations=dict(artifact.manifest.annotations),
         kvreg_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        signature=signature,
     )
     runtime.write(profile)
     _sync(folder)

@@ -1,8 +1,9 @@
 """Staged runtimes and their ``runtime.json``: what was staged, from where, by whom."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from kvreg.errors import NotFoundError, VerificationError
 from kvreg.home import Home
 from kvreg.model.digest import is_digest
 from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.signatures import Signature
 
 SCHEMA = 1
 RUNTIME_FILE = "runtime.json"
@@ -32,7 +34,10 @@ class WheelEntry:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A staged runtime. `files` and `bytes` count what lies in `site`."""
+    """A staged runtime. `files` and `bytes` count what lies in `site`.
+
+    `signature` is the one that was checked when it was pulled; None when no key was required.
+    """
 
     folder: Path
     profile_name: str
@@ -45,6 +50,7 @@ class Runtime:
     annotations: Mapping[str, str] = field(hash=False)
     kvreg_version: str
     created: str
+    signature: Signature | None = None
 
     @property
     def site(self) -> Path:
@@ -57,6 +63,7 @@ class Runtime:
             "schema": SCHEMA,
             "profile": {"name": self.profile_name, "digest": self.profile_digest},
             "manifest": {"digest": self.manifest_digest, "annotations": dict(self.annotations)},
+            "signature": self.signature.to_dict() if self.signature else None,
             "reference": self.reference,
             "wheels": [asdict(wheel) for wheel in self.wheels],
             "files": self.files,
@@ -65,11 +72,25 @@ class Runtime:
             "created": self.created,
         }
 
+    def signed(self, signature: Signature) -> "Runtime":
+        """The same runtime with a signature that was checked later, also on the disk."""
+        found = replace(self, signature=signature)
+        path = self.folder / RUNTIME_FILE
+        temporary = path.with_name(f".{RUNTIME_FILE}.{os.getpid()}")
+        try:
+            temporary.write_text(found._text(), encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return found
+
     def write(self, profile: Profile) -> None:
         """Write ``runtime.json``, and the profile beside it."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-        (self.folder / RUNTIME_FILE).write_text(text, encoding="utf-8")
+        (self.folder / RUNTIME_FILE).write_text(self._text(), encoding="utf-8")
         (self.folder / PROFILE_FILE).write_bytes(profile.canonical())
+
+    def _text(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def profile(self) -> Profile:
         """The profile that the runtime was staged for; `VerificationError` if it was changed."""
@@ -101,6 +122,8 @@ def read_runtime(folder: Path) -> Runtime:
             annotations=dict(tree["manifest"]["annotations"]),
             kvreg_version=str(tree["kvreg"]),
             created=str(tree["created"]),
+            # Runtimes that an older client staged have none.
+            signature=Signature.from_dict(found) if (found := tree.get("signature")) else None,
         )
     except FileNotFoundError:
         raise NotFoundError(f"there is no staged runtime in {folder}") from None

@@ -10,6 +10,7 @@ from kvreg.activation import find_runtime, variables
 from kvreg.commands.options import home_option
 from kvreg.console import emit, handled, json_option
 from kvreg.home import Home
+from kvreg.settings import require_trusted, required_keys
 
 
 @click.command("env")
@@ -30,7 +31,9 @@ def command(profile: str, home: Path | None, as_json: bool) -> None:
       kvreg env t4x2-cu128 --json
     """
     place = Home.find(home)
-    emit(variables(find_runtime(place, profile), place, os.environ), as_json, _exports)
+    runtime = find_runtime(place, profile)
+    require_trusted(runtime, required_keys())
+    emit(variables(runtime, place, os.environ), as_json, _exports)
 
 
 def _exports(values: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from kvreg.commands.options import home_option
 from kvreg.console import handled
 from kvreg.errors import NotFoundError
 from kvreg.home import Home
+from kvreg.settings import require_trusted, required_keys
 
 
 @click.command("run")
@@ -32,7 +33,9 @@ def command(profile: str, arguments: tuple[str, ...], home: Path | None) -> None
       kvreg run --home ./home t4-probe -- python -m kvreg_probe --json
     """
     place = Home.find(home)
-    environment = {**os.environ, **variables(find_runtime(place, profile), place, os.environ)}
+    runtime = find_runtime(place, profile)
+    require_trusted(runtime, required_keys())
+    environment = {**os.environ, **variables(runtime, place, os.environ)}
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:
         raise NotFoundError(

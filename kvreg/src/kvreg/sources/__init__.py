@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kvreg.errors import VerificationError
+from kvreg.errors import NetworkError, VerificationError
 from kvreg.model.digest import is_digest, sha256_bytes
-from kvreg.model.oci import Descriptor
+from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
 from kvreg.reference import LayoutReference, Reference
 
 
@@ -56,6 +56,14 @@ class Source(Protocol):
         """The file that holds the blob (its content not verified), where the source is local."""
         ...
 
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """The manifests whose subject is `digest`, as far as the store lists them (untrusted)."""
+        ...
+
+    def read_small(self, descriptor: Descriptor) -> bytes:
+        """A whole blob of a few MiB at most, verified."""
+        ...
+
     def stream(self, descriptor: Descriptor, offset: int) -> AbstractContextManager[BlobStream]:
         """Read a blob; iterating raises `Interrupted` when the transfer breaks off."""
         ...
@@ -72,6 +80,40 @@ def open_source(reference: Reference, *, timeout: float = 30.0) -> Source:
     from kvreg.sources.transport import Transport
 
     return RegistrySource(reference, Transport(read_timeout=timeout))
+
+
+def read_small(source: Source, descriptor: Descriptor, attempts: int = 3) -> bytes:
+    """`Source.read_small` on top of `Source.stream`: nothing unverified is returned.
+
+    `VerificationError` for wrong bytes and for a blob above 4 MiB, `NetworkError` when the transfer
+    breaks off `attempts` times.
+    """
+    where = f"the blob {descriptor.digest} of {source.reference}"
+    if descriptor.size > MAX_MANIFEST_BYTES:
+        raise VerificationError(
+            f"{where} is too large to be read whole",
+            expected=f"at most {MAX_MANIFEST_BYTES} bytes",
+            found=f"{descriptor.size} bytes",
+        )
+    for _ in range(attempts):
+        data = bytearray()
+        try:
+            with source.stream(descriptor, 0) as stream:
+                for chunk in stream.chunks:
+                    data += chunk
+                    if len(data) > descriptor.size:
+                        break
+        except Interrupted:
+            continue
+        found = sha256_bytes(bytes(data))
+        if len(data) != descriptor.size or found != descriptor.digest:
+            raise VerificationError(
+                f"{where} does not match its digest",
+                expected=f"{descriptor.digest}, {descriptor.size} bytes",
+                found=f"{found}, {len(data)} bytes",
+            )
+        return bytes(data)
+    raise NetworkError(f"the transfer of {where} keeps breaking off", remedy="try again")
 
 
 def verified_manifest(raw: bytes, target: str, claimed: str | None = None) -> RawManifest:

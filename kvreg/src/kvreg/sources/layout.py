@@ -1,14 +1,15 @@
 """An OCI image layout directory as a source: three kinds of file, read in place."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kvreg.errors import NotFoundError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest
-from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, Index, parse_json
+from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, Index, Manifest, parse_json
 from kvreg.reference import LayoutReference
-from kvreg.sources import BlobStream, RawManifest, verified_manifest
+from kvreg.sources import BlobStream, RawManifest, read_small, verified_manifest
 
 _CHUNK = 1 << 20
 
@@ -56,6 +57,27 @@ class LayoutSource:
         if not path.is_file():
             raise NotFoundError(f"the layout {self._root} lacks the blob {descriptor.digest}")
         return path
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """See `Source.referrers`: among the manifests that the index lists."""
+        return [
+            replace(entry, artifact_type=manifest.artifact_type)
+            for entry in self._index.manifests
+            if (manifest := self._parsed(entry.digest)) is not None
+            and manifest.subject is not None
+            and manifest.subject.digest == digest
+        ]
+
+    def _parsed(self, digest: str) -> Manifest | None:
+        """A manifest; None for an index, or what is damaged or absent: it refers to nothing."""
+        with suppress(VerificationError):
+            if (raw := self.manifest(digest)) is not None:
+                return Manifest.parse(raw.raw)
+        return None
+
+    def read_small(self, descriptor: Descriptor) -> bytes:
+        """See `Source.read_small`."""
+        return read_small(self, descriptor)
 
     @contextmanager
     def stream(self, descriptor: Descriptor, offset: int) -> Iterator[BlobStream]:

@@ -4,25 +4,31 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urljoin
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
-from kvreg.model.digest import is_digest
+from kvreg.model.digest import is_digest, parse_digest
 from kvreg.model.oci import (
     MAX_MANIFEST_BYTES,
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
     Descriptor,
+    Index,
     parse_json,
 )
 from kvreg.reference import RegistryReference
-from kvreg.sources import BlobStream, Interrupted, RawManifest, verified_manifest
+from kvreg.sources import BlobStream, Interrupted, RawManifest, read_small, verified_manifest
 from kvreg.sources.authentication import Authenticator
-from kvreg.sources.transport import TRANSIENT, Transport, display, read_small
+from kvreg.sources.transport import TRANSIENT, Transport, display
+from kvreg.sources.transport import read_small as read_small_body
 
 _CHUNK = 1 << 18
+_MAX_PAGES = 100
+_NO_API = frozenset({400, 404, 405, 406, 501})
+_NEXT = re.compile(r"""<([^<>]+)>\s*;\s*rel="?next"?""", re.I)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -39,7 +45,7 @@ class RegistrySource:
         """See `Source.manifest`."""
         accept = f"{MEDIA_TYPE_MANIFEST}, {MEDIA_TYPE_INDEX}"
         response = self._get(f"{self._base}/manifests/{target}", {"Accept": accept})
-        raw = read_small(response, MAX_MANIFEST_BYTES)
+        raw = read_small_body(response, MAX_MANIFEST_BYTES)
         if response.status == 404:
             return None
         self._expect(response, {200}, raw)
@@ -53,6 +59,29 @@ class RegistrySource:
     def local_path(self, descriptor: Descriptor) -> Path | None:
         """See `Source.local_path`."""
         return None
+
+    def referrers(self, digest: str) -> list[Descriptor]:
+        """See `Source.referrers`: by the referrers API, else by the tag schema."""
+        found: list[Descriptor] = []
+        url: str | None = f"{self._base}/referrers/{digest}"
+        for number in range(_MAX_PAGES):
+            response = self._get(str(url), {"Accept": MEDIA_TYPE_INDEX})
+            kind = response.headers.get("Content-Type", "").partition(";")[0].strip()
+            if number == 0 and (response.status in _NO_API or kind != MEDIA_TYPE_INDEX):
+                response.close()
+                raw = self.manifest(f"sha256-{parse_digest(digest)}")
+                return [] if raw is None else list(Index.parse(raw.raw).manifests)
+            body = read_small_body(response, MAX_MANIFEST_BYTES)
+            self._expect(response, {200}, body)
+            found += Index.parse(body).manifests
+            url = self._next_page(response, str(url))
+            if url is None:
+                return found
+        raise NetworkError(f"{self.reference.host} sent a list of referrers that does not end")
+
+    def read_small(self, descriptor: Descriptor) -> bytes:
+        """See `Source.read_small`."""
+        return read_small(self, descriptor)
 
     @contextmanager
     def stream(self, descriptor: Descriptor, offset: int) -> Iterator[BlobStream]:
@@ -78,6 +107,16 @@ class RegistrySource:
         finally:
             # The rest of a body that nobody wants is not read to its end.
             response.close()
+
+    def _next_page(self, response: urllib3.BaseHTTPResponse, url: str) -> str | None:
+        match = _NEXT.search(response.headers.get("Link", ""))
+        if match is None:
+            return None
+        following = urljoin(url, match[1])
+        # The request carries our token: it goes nowhere but to this repository.
+        if not following.startswith(f"{self._base}/"):
+            raise NetworkError(f"{self.reference.host} sent a link that leads elsewhere")
+        return following
 
     def _get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Send a request; a 401 is answered, and after that is final, as any 403 is."""
