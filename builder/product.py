@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
 from builder.layout import Checkout, find_checkout
-from builder.record import make_record, page, read_record, toolchain_facts
+from builder.record import make_record, page, read_record, toolchain_facts, wheel_facts
 from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
@@ -23,6 +23,7 @@ from kvreg.model.profile import Profile, load_profile
 Say = Callable[[str], None]
 
 RECORD, SBOM, AUDIT, PAGE = "record.json", "sbom.cdx.json", "audit.json", "record.md"
+PROVENANCE = "provenance.json"
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     if plan.to_fetch_bytes and not offline:
         say("fetching inputs")
         fetch_profile(profile, plan.folder, plan.cache)
-    for stale in (RECORD, SBOM, AUDIT, PAGE):
+    for stale in (RECORD, SBOM, AUDIT, PAGE, PROVENANCE):
         (out / stale).unlink(missing_ok=True)
     for stale_wheel in out.glob("*.whl"):
         stale_wheel.unlink()
@@ -188,13 +189,11 @@ def examine(
     nothing can be published.
     """
     from builder.audit import audit_wheel
-    from builder.sbom import WheelFacts, build_sbom
 
-    product = _recorded(checkout, profile)
+    product = _embedded(_recorded(checkout, profile), folder, say)
     record, out = product.record, product.folder
-    roles = locked_inputs(profile, folder)
-    inputs = tuple(item for role in roles.values() for item in role)
-    torch = next((i for i in inputs if (i.name, i.kind) == ("torch", "wheel")), None)
+    inputs = tuple(item for role in locked_inputs(profile, folder).values() for item in role)
+    torch = _torch(inputs)
     say("auditing")
     with progress(None, "auditing") as bar:
         report = audit_wheel(
@@ -215,24 +214,57 @@ def examine(
             remedy=f"wheel and audit are in {out}; after a change of policy: "
             f"builder build --profile {profile.name} --examine",
         )
+    write_bytes(out / SBOM, _sbom(profile, folder, record, embedded=False))
+    write_bytes(out / PAGE, page(record).encode())
+    return Product(profile, out, product.wheel, record)
+
+
+def _embedded(product: Product, folder: Path, say: Say) -> Product:
+    """The product with an SBOM inside its wheel (PEP 770), if it was compiled here.
+
+    A wheel that others built keeps its bytes, by which it is known.
+    """
+    from builder.wheelfile import embed_sbom
+
+    profile, record = product.profile, product.record
+    if toolchain_facts(record) is None:
+        return product
+    document = _sbom(profile, folder, record, embedded=True)
+    done = embed_sbom(product.wheel, document, profile.build.source_date_epoch)
+    if not done.changed:
+        return product
+    say(f"{done.path} is in the wheel")
+    # What was audited is no longer what is there.
+    changed = {**record, "wheel": wheel_facts(product.wheel), "audit": None}
+    write_json(product.folder / RECORD, changed)
+    return replace(product, record=changed)
+
+
+def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: bool) -> bytes:
+    """The bill of materials of a recorded wheel: for the artifact, or for the wheel itself."""
+    from builder.sbom import WheelFacts, build_sbom
+
+    roles = locked_inputs(profile, folder)
+    inputs = tuple(item for role in roles.values() for item in role)
     facts = record["wheel"]
-    sbom = build_sbom(
+    return build_sbom(
         profile=profile,
         wheel=WheelFacts(
             facts["filename"],
-            facts["sha256"],
-            facts["size"],
+            None if embedded else facts["sha256"],
+            None if embedded else facts["size"],
             tuple((m["path"], m["sha256"]) for m in facts["modules"]),
         ),
         inputs=inputs,
         toolchain=toolchain_facts(record),
-        torch=torch,
+        torch=_torch(inputs),
         omissions=profile.build.omissions,
         roles=roles,
     )
-    write_bytes(out / SBOM, sbom)
-    write_bytes(out / PAGE, page(record).encode())
-    return Product(profile, out, product.wheel, record)
+
+
+def _torch(inputs: tuple[Input, ...]) -> Input | None:
+    return next((i for i in inputs if (i.name, i.kind) == ("torch", "wheel")), None)
 
 
 def read_product(checkout: Checkout, profile_name: str) -> Product:

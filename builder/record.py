@@ -47,12 +47,7 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
             "cpu_seconds": built.cpu_seconds,
             "peak_memory_bytes": built.peak_memory_bytes,
         },
-        "wheel": {
-            "filename": wheel.name,
-            "size": wheel.stat().st_size,
-            "sha256": file_sha256(wheel),
-            "modules": shared_objects(wheel),
-        },
+        "wheel": wheel_facts(wheel),
         "inputs": [_input(item) for item in built.inputs],
         "omissions": [{"name": o.name, "reason": o.reason} for o in profile.build.omissions],
         "audit": None,
@@ -70,12 +65,26 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
     return record
 
 
+def wheel_facts(wheel: Path) -> dict[str, Any]:
+    """What a record says of its wheel; size in bytes."""
+    return {
+        "filename": wheel.name,
+        "size": wheel.stat().st_size,
+        "sha256": file_sha256(wheel),
+        "modules": shared_objects(wheel),
+    }
+
+
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """What a record says of its toolchain; packages are (name, version, sha256)."""
+    """What a record says of its toolchain; packages are (name, version, sha256).
+
+    `inputs` is the digest of the definition that the image was made from.
+    """
 
     name: str
     image_digest: str
+    inputs: str
     cuda_version: str
     gcc: str
     glibc: str
@@ -91,6 +100,7 @@ def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
     return ToolchainFacts(
         name=found["name"],
         image_digest=found["image_digest"],
+        inputs=found["inputs"],
         cuda_version=found["cuda_version"],
         gcc=found["gcc"],
         glibc=found["glibc"],

@@ -43,11 +43,14 @@ _PREFIX = "vnd.kvreg:"
 
 @dataclass(frozen=True)
 class WheelFacts:
-    """A finished wheel: `size` in bytes, `sha256` hex, modules as (path in the wheel, sha256)."""
+    """A wheel: `size` in bytes, `sha256` hex, modules as (path in the wheel, sha256).
+
+    Size and hash are None in the document that becomes a part of the wheel.
+    """
 
     filename: str
-    sha256: str
-    size: int
+    sha256: str | None
+    size: int | None
     modules: tuple[tuple[str, str], ...]
 
 
@@ -58,6 +61,8 @@ class Toolchain(Protocol):
     def name(self) -> str: ...
     @property
     def image_digest(self) -> str: ...
+    @property
+    def inputs(self) -> str: ...
     @property
     def cuda_version(self) -> str: ...
     @property
@@ -85,7 +90,8 @@ def build_sbom(
     `toolchain` is None for an adopted wheel. `roles` tells which inputs are of the ``source`` lock
     and which of the ``build`` lock, as `builder.build.locked_inputs` returns them: build inputs
     are marked as excluded from the result; without it no input is. The timestamp is the profile's
-    ``source_date_epoch``. Raises ContractError for a profile whose lock files are missing.
+    ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it. Raises
+    ContractError for a profile whose lock files are missing.
     """
     used_to_build = {item.filename for item in (roles or {}).get("build", ())}
     if torch is not None and torch not in inputs:
@@ -95,7 +101,8 @@ def build_sbom(
     parts = {item: _input(item, item.filename in used_to_build, torch) for item in inputs}
     sources = [part for item, part in parts.items() if item.filename not in used_to_build]
     hosted = [part for item, part in parts.items() if item == torch]
-    image = [_toolchain(toolchain)] if toolchain is not None else []
+    embedded = wheel.sha256 is None
+    image = [_toolchain(toolchain, embedded)] if toolchain is not None else []
     compiled = _unique([*sources, *hosted, *image])
     dependencies = [
         _dependency(root, _unique([*modules, *sources, *hosted])),
@@ -135,7 +142,7 @@ def _wheel(profile: Profile, wheel: WheelFacts, omissions: Iterable[Omission]) -
     runtime, build = profile.runtime, profile.build
     properties = {
         "filename": wheel.filename,
-        "size": str(wheel.size),
+        "size": "" if wheel.size is None else str(wheel.size),
         "profile": profile.name,
         "profile-digest": profile.digest,
         "recipe": build.recipe,
@@ -152,7 +159,7 @@ def _wheel(profile: Profile, wheel: WheelFacts, omissions: Iterable[Omission]) -
         type=ComponentType.LIBRARY,
         bom_ref=f"wheel:{wheel.filename}",
         purl=_pypi(runtime.package, runtime.version, wheel.filename),
-        hashes=[_sha256(wheel.sha256)],
+        hashes=[] if wheel.sha256 is None else [_sha256(wheel.sha256)],
         properties=_properties(properties),
         components=[
             Component(
@@ -208,22 +215,23 @@ def _input(item: Input, used_to_build: bool, torch: Input | None) -> Component:
     )
 
 
-def _toolchain(toolchain: Toolchain) -> Component:
+def _toolchain(toolchain: Toolchain, embedded: bool) -> Component:
     distribution = "ubuntu" if "ubuntu" in toolchain.name else "debian"
+    properties = {
+        "definition": toolchain.inputs,
+        "cuda": toolchain.cuda_version,
+        "gcc": toolchain.gcc,
+        "glibc": toolchain.glibc,
+    }
     return Component(
         name=toolchain.name,
-        version=toolchain.image_digest,
+        version=_image(toolchain, embedded),
         type=ComponentType.CONTAINER,
         bom_ref=f"toolchain:{toolchain.name}",
         scope=ComponentScope.EXCLUDED,
-        hashes=[_sha256(parse_digest(toolchain.image_digest))],
+        hashes=[] if embedded else [_sha256(parse_digest(toolchain.image_digest))],
         properties=_properties(
-            {
-                "cuda": toolchain.cuda_version,
-                "gcc": toolchain.gcc,
-                "glibc": toolchain.glibc,
-                "python": toolchain.python,
-            }
+            properties if embedded else properties | {"python": toolchain.python}
         ),
         components=[
             Component(
@@ -234,7 +242,9 @@ def _toolchain(toolchain: Toolchain) -> Component:
                 purl=PackageURL(type="deb", namespace=distribution, name=name, version=version),
                 hashes=[_sha256(sha256)] if sha256 else [],
             )
-            for name, version, sha256 in dict.fromkeys(map(tuple, toolchain.packages))
+            for name, version, sha256 in dict.fromkeys(
+                map(tuple, () if embedded else toolchain.packages)
+            )
         ],
     )
 
@@ -253,10 +263,14 @@ def _identity(
             "profile": profile.digest,
             "wheel": {**asdict(wheel), "modules": [list(module) for module in wheel.modules]},
             "inputs": sorted(f"{item.kind}:{item.filename}:{item.sha256}" for item in inputs),
-            "toolchain": toolchain.image_digest if toolchain else None,
+            "toolchain": _image(toolchain, wheel.sha256 is None) if toolchain else None,
             "omissions": sorted([item.name, item.reason] for item in omissions),
         }
     )
+
+
+def _image(toolchain: Toolchain, embedded: bool) -> str:
+    return toolchain.inputs if embedded else toolchain.image_digest
 
 
 def _dependency(component: Component, parts: Iterable[Component]) -> Dependency:
