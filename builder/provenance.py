@@ -65,7 +65,7 @@ def build_provenance(
             "buildDefinition": _definition(record),
             "runDetails": {
                 "builder": {
-                    "id": _builder(builder_id),
+                    "id": check_builder_id(builder_id),
                     "version": {"kvreg-builder": __version__},
                 },
                 "metadata": _metadata(record, record_bytes),
@@ -187,7 +187,8 @@ def _subpath(path: str) -> str:
     return PackageURL(type="generic", name="x", subpath=path).to_string().partition("#")[2]
 
 
-def _builder(named: str | None) -> str:
+def check_builder_id(named: str | None) -> str:
+    """The builder id to write; UsageError when `named` is no URI."""
     if named is None:
         return DEFAULT_BUILDER
     scheme, colon, rest = named.partition(":")

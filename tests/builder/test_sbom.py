@@ -35,12 +35,15 @@ WHEEL = WheelFacts(
     size=1234,
     modules=(("demo_pkg/_C.abi3.so", sha(9)), ("demo_pkg/_moe_C.abi3.so", sha(10))),
 )
+INSIDE = replace(WHEEL, sha256=None, size=None)
+"""The wheel as the document that goes into it knows it."""
 
 
 @dataclass(frozen=True)
 class Image:
     name: str = "cuda-12.4-debian12"
     image_digest: str = "sha256:" + "a" * 64
+    inputs: str = "sha256:" + "e" * 64
     cuda_version: str = "12.4.131"
     gcc: str = "12.2.0"
     glibc: str = "2.36"
@@ -78,7 +81,12 @@ def properties(component):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"roles": None}, {"toolchain": None, "torch": None, "inputs": (PARTS,), "omissions": ()}],
+    [
+        {},
+        {"wheel": INSIDE},
+        {"roles": None},
+        {"toolchain": None, "torch": None, "inputs": (PARTS,), "omissions": ()},
+    ],
 )
 def test_valid_by_the_published_schema(profile, changes):
     raw = build(profile, **changes)
@@ -171,3 +179,17 @@ def test_a_profile_without_its_locks(profile):
     unlocked = replace(profile, locks={"source": LockFile("source.lock", None)})
     with pytest.raises(ContractError):
         build(unlocked)
+
+
+def test_the_one_inside_the_wheel_knows_no_wheel_and_no_machine(profile):
+    data = json.loads(build(profile, wheel=INSIDE))
+    wheel = data["metadata"]["component"]
+    assert "hashes" not in wheel and "size" not in properties(wheel)
+    assert [part["name"] for part in wheel["components"]] == [path for path, _ in WHEEL.modules]
+    (image,) = (part for part in data["components"] if part["type"] == "container")
+    assert (image["version"], "hashes" in image) == (Image.inputs, False)
+    # Another machine's image of the same definition makes the same wheel.
+    other = Image(image_digest="sha256:" + "d" * 64, python="3.12.9", packages=())
+    assert build(profile, wheel=INSIDE, toolchain=other) == build(profile, wheel=INSIDE)
+    moved = Image(inputs="sha256:" + "f" * 64)
+    assert build(profile, wheel=INSIDE, toolchain=moved) != build(profile, wheel=INSIDE)
