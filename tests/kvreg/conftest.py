@@ -10,6 +10,7 @@ import pytest
 from kvreg.home import Home
 from kvreg.model.oci import Manifest
 from kvreg.model.profile import Profile
+from kvreg.publickey import PublicKey
 from kvreg.pull import Pulled, pull
 from kvreg.reference import parse_reference
 from kvreg.sources import open_source
@@ -36,7 +37,13 @@ class Published:
     layout: Path
     home: Home
 
-    def pull(self, reference: str | None = None, *, timeout: float = 30) -> Pulled:
+    def pull(
+        self,
+        reference: str | None = None,
+        *,
+        timeout: float = 30,
+        keys: tuple[PublicKey, ...] = (),
+    ) -> Pulled:
         """Pull the profile into the home."""
         parsed = parse_reference(reference or f"oci-layout:{self.layout}")
         return pull(
@@ -44,6 +51,7 @@ class Published:
             lambda: open_source(parsed, timeout=timeout),
             parsed.target,
             self.home,
+            keys=keys,
         )
 
     def left(self) -> list[str]:
@@ -58,7 +66,8 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     """Make a profile, a wheel (options as for `write_wheel`) and a layout with them."""
     monkeypatch.setenv("KVREG_PROFILES", str(tmp_path / "catalogue"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("KVREG_HOME", "KVREG_REGISTRY", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE"):
+    names = ("KVREG_HOME", "KVREG_REGISTRY", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE")
+    for name in (*names, "KVREG_VERIFY_KEY", "KVREG_CONFIG", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
 
     def make(role: str = "native", **options) -> Published:

@@ -5,6 +5,7 @@ suite has now is taken, signed by Debian's keys.
 """
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -52,7 +53,7 @@ class Cosign:
             cwd=self.home,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -70,9 +71,25 @@ class Cosign:
             offline.append("--use-signing-config=false")
         self.must("sign", "--key", key, *offline, reference)
 
-    def verify(self, reference: str, key: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    def verify(self, reference: str, key: Path) -> subprocess.CompletedProcess[str]:
         """Verify a signature, with no transparency log."""
-        return self.run("verify", "--key", key, "--insecure-ignore-tlog=true", *more, reference)
+        return self.run("verify", "--key", key, "--insecure-ignore-tlog=true", reference)
+
+    def verify_attestation(
+        self, reference: str, key: Path, kind: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Verify a signed statement that is attached as a bundle."""
+        more: list[object] = []
+        if self.is_old:
+            # Asks a server for a root of trust that it does not use, unless it is given one.
+            root = self.home / "root.json"
+            media_type = "application/vnd.dev.sigstore.trustedroot+json;version=0.1"
+            root.write_text(json.dumps({"mediaType": media_type}))
+            more = ["--new-bundle-format", "--trusted-root", root]
+        return self.run(
+            *("verify-attestation", "--key", key, "--insecure-ignore-tlog=true", *more),
+            *("--type", kind, reference),
+        )
 
 
 @functools.cache

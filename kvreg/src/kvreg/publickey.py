@@ -22,6 +22,7 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----\s*([A-Za-z0-9+/=\s]*?)-----END \
 # SubjectPublicKeyInfo of an uncompressed point on P-256: all but the point is always the same.
 _P256 = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 _P256_BYTES = len(_P256) + 64
+_SEQUENCE = 0x30
 _MAX_FILE = 1 << 20
 _TIMEOUT = 30
 
@@ -143,6 +144,9 @@ def check_with_cryptography(key: PublicKey, message: bytes, signature: bytes) ->
 
 def check_with_openssl(key: PublicKey, message: bytes, signature: bytes) -> bool:
     """`PublicKey.verifies` by the program."""
+    # It reads no more of the file than the longest signature, and so would not see what follows.
+    if len(signature) < 2 or signature[0] != _SEQUENCE or signature[1] != len(signature) - 2:
+        return False
     with tempfile.TemporaryDirectory(prefix="kvreg-") as folder:
         public, signed = Path(folder) / "key.pub", Path(folder) / "signature"
         public.write_text(key.pem)
