@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.wheelfile import read_embedded
 from tests.e2e.conftest import TOOLCHAIN, Commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -29,6 +30,39 @@ def test_the_wheel_is_what_its_record_says(checkout, built_probe):
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         assert b"\nVersion: 0.1.0+cu128.sm75\n" in archive.read(metadata)
+
+
+def test_the_wheel_carries_its_bill_of_materials(built_probe):
+    wheel = Path(built_probe["wheel"])
+    document = json.loads(read_embedded(wheel) or b"")
+    component = document["metadata"]["component"]
+    assert component["name"] == "kvreg-probe"
+    assert "hashes" not in component  # no file holds its own hash
+    with zipfile.ZipFile(wheel) as archive:
+        for module in component["components"]:
+            data = archive.read(module["name"])
+            assert module["hashes"][0]["content"] == hashlib.sha256(data).hexdigest()
+
+
+def test_signed_when_published_and_refused_with_another_key(
+    commands: Commands, checkout, built_probe, tmp_path
+):
+    secret = {"COSIGN_PASSWORD": "open sesame"}
+    team, other = tmp_path / "team", tmp_path / "other"
+    for prefix in (team, other):
+        commands("registry", "keygen", "--output-prefix", prefix, **secret)
+    store, home = f"oci-layout:{tmp_path / 'signed'}", tmp_path / "home"
+    key = ("--key", f"{team}.key")
+    commands("builder", "publish", "-p", PROFILE, "--to", store, *key, **secret)
+    commands("registry", "verify", f"{store}:{PROFILE}", "--key", f"{team}.pub")
+    pull = ("kvreg", "pull", PROFILE, "--registry", store, "--home", home)
+    refused = commands(*pull, "--verify-key", f"{other}.pub", code=1)
+    assert "no signature of the artifact" in refused.err
+    commands(*pull, KVREG_VERIFY_KEY=f"{team}.pub")
+    statement = json.loads((checkout / "dist" / PROFILE / "provenance.json").read_text())
+    digests = {subject["digest"]["sha256"] for subject in statement["subject"]}
+    resolved = commands("registry", "resolve", f"{store}:{PROFILE}", "--json").json()
+    assert digests == {built_probe["sha256"], resolved["digest"].removeprefix("sha256:")}
 
 
 def test_building_again_gives_the_same_bytes(commands: Commands, built_probe):
