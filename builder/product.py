@@ -129,14 +129,16 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     if plan.to_fetch_bytes and not offline:
         say("fetching inputs")
         fetch_profile(profile, plan.folder, plan.cache)
-    for stale in (RECORD, SBOM, AUDIT, PAGE, PROVENANCE):
-        (out / stale).unlink(missing_ok=True)
-    for stale_wheel in out.glob("*.whl"):
-        stale_wheel.unlink()
     if plan.toolchain is None:
         built = adopt(profile, plan.folder, cache=plan.cache, out=out)
     else:
         built = _compile(plan, out, use_compile_cache, say)
+    # Only now: a build that is refused or fails leaves the finished one as it was.
+    for stale in (RECORD, SBOM, AUDIT, PAGE, PROVENANCE):
+        (out / stale).unlink(missing_ok=True)
+    for wheel in out.glob("*.whl"):
+        if wheel != built.wheel:
+            wheel.unlink()
     return describe(plan, built, out, say)
 
 

@@ -131,7 +131,7 @@ def test_pulled_from_anywhere_it_is_the_same_runtime(
     digest = commands("kvreg", "profile", "digest", PROFILE).out.strip()
     local = commands("registry", "resolve", f"{layout}:{PROFILE}", "--json").json()
     assert pulled.json()["profile"]["digest"] == digest
-    assert pulled.json()["manifest"] == local["digest"]
+    assert pulled.json()["manifest"]["digest"] == local["digest"]
     commands("kvreg", "verify", PROFILE, "--home", home)
 
 
