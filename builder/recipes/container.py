@@ -82,6 +82,8 @@ def compile_environment(venv: Path, wanted: Mapping[str, Any]) -> dict[str, str]
         **wanted["environment"],
     }
     ccache = {name: value for name, value in os.environ.items() if name.startswith("CCACHE_")}
+    if ccache.get("CCACHE_DIR") and shutil.which("ccache"):
+        run("ccache", "--zero-stats")  # the record counts this build alone
     return environment | ccache
 
 
