@@ -35,7 +35,7 @@ class Blob:
 class Garbage:
     """What nothing reaches: manifests that the index lists, and blobs, manifests' own included.
 
-    `young` counts the blobs that would be garbage if they were older.
+    `young` counts the blobs that would be garbage if all were older.
     """
 
     location: str
@@ -95,6 +95,7 @@ class _Survey:
         self._before = before
         self._nodes: dict[str, Node] = {}
         self._others: set[str] = set()
+        self._listed = {entry.digest for entry in self._index.descriptors()}
         for entry in self._index.descriptors():
             if entry.media_type in MANIFEST_TYPES:
                 self._read(entry, required=True)
@@ -105,14 +106,16 @@ class _Survey:
     def garbage(self) -> Garbage:
         entries = [entry for entry in self._index.descriptors() if entry.digest not in self._others]
         # An entry that is no descriptor of ours to read, or of an unknown kind, is kept.
-        roots = self._index.named() | self._others
-        roots |= {entry.digest for entry in entries if self._is_young(entry.digest)}
-        kept = reachable(roots, self._nodes.values())
-        dead = {digest: path for digest, path in self._files.items() if digest not in kept}
-        old = {digest: path for digest, path in dead.items() if not self._is_young(digest)}
-        blobs = tuple(Blob(digest, path.stat().st_size) for digest, path in old.items())
+        named = self._index.named() | self._others
+        unnamed = self._files.keys() - reachable(named, self._nodes.values())
+        young = {entry.digest for entry in entries if self._is_young(entry.digest)}
+        kept = reachable(named | young, self._nodes.values())
+        dead = sorted(
+            digest for digest in unnamed if digest not in kept and not self._is_young(digest)
+        )
+        blobs = tuple(Blob(digest, self._files[digest].stat().st_size) for digest in dead)
         manifests = tuple(entry for entry in entries if entry.digest not in kept)
-        return Garbage(self._layout.location, manifests, blobs, len(dead) - len(old))
+        return Garbage(self._layout.location, manifests, blobs, len(unnamed) - len(dead))
 
     def _is_young(self, digest: str) -> bool:
         path = self._files.get(digest)
@@ -130,7 +133,8 @@ class _Survey:
                 continue
             content = self._content(item, needed)
             if content is not None:
-                self._nodes[item.digest] = Node.of(content)
+                listed = item.digest in self._listed
+                self._nodes[item.digest] = Node.of(content, listed=listed)
                 # An index may have been copied without all of its manifests, an attestation
                 # without its subject.
                 around = (*content.manifests, *((content.subject,) if content.subject else ()))

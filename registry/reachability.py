@@ -30,11 +30,17 @@ class Node:
     subject: str | None = None
 
     @classmethod
-    def of(cls, content: Content) -> "Node":
-        """The node of a manifest that we can read."""
+    def of(cls, content: Content, *, listed: bool = True) -> "Node":
+        """The node of a manifest that we can read.
+
+        One that a layout does not list is no attestation there; it needs its subject all the same.
+        """
+        digest = content.descriptor.digest
         below = frozenset(item.digest for item in content.blobs + content.manifests)
         subject = content.subject.digest if content.subject else None
-        return cls(content.descriptor.digest, below, subject)
+        if subject is not None and not listed:
+            return cls(digest, below | {subject})
+        return cls(digest, below, subject)
 
     @classmethod
     def opaque(cls, digest: str, raw: bytes) -> "Node":

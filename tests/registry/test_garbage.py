@@ -76,7 +76,7 @@ def test_what_is_young_stays(layout: Layout) -> None:
     push_artifact(layout)
     layout.push_blob(*blob(10, seed=9))
     found = collect_garbage(layout)
-    assert (found.manifests, found.blobs, found.young) == ((), (), 1)
+    assert (found.manifests, found.blobs, found.young) == ((), (), 4)
     age(layout)
     assert len(collect_garbage(layout).blobs) == 4
     assert digests(layout) == set()
@@ -203,6 +203,32 @@ for number in range(int(sys.argv[2]), int(sys.argv[3])):
 """
 
 
+_NURSERY = """
+import os
+import sys
+from pathlib import Path
+from registry.garbage import collect_garbage
+from registry.layout import Layout
+from tests.registry.test_garbage import die_at
+
+# A fork is at work at once, unlike a new interpreter, so that kills find it there.
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        try:
+            if int(line) >= 0:
+                die_at(int(line))
+            collect_garbage(Layout(Path(sys.argv[1])))
+        finally:
+            os._exit(0)
+    print(child, flush=True)
+    # The child's number stays its own until the other side has sent its signal.
+    sys.stdin.readline()
+    os.waitpid(child, 0)
+    print("gone", flush=True)
+"""
+
+
 def litter(layout: Layout, count: int, seed: int) -> None:
     """Artifacts that nothing names, put there without the time that durable writes take."""
     index = layout.index()
@@ -222,7 +248,9 @@ def litter(layout: Layout, count: int, seed: int) -> None:
 
 def run(program: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
 
 
 def test_a_collection_beside_writers_takes_nothing_of_theirs(layout: Layout) -> None:
@@ -253,22 +281,21 @@ def test_a_collection_may_die_at_any_time(layout: Layout, kill: str) -> None:
         attach(layout, subject, "application/x-sbom", b"s", "sbom.json")
     age(layout)
     expected = digests(layout)
+    nursery = run(_NURSERY, layout.path)
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
     for attempt in range(30):
         litter(layout, 12, seed=1000 * (attempt + 1))
         age(layout)
-        # A fork, not a new interpreter: it is at work at once, so the kills find it there.
-        collector = os.fork()
-        if collector == 0:
-            try:
-                if kill == "at each step":
-                    die_at(attempt)
-                collect_garbage(layout)
-            finally:
-                os._exit(0)
+        nursery.stdin.write(f"{attempt if kill == 'at each step' else -1}\n")
+        nursery.stdin.flush()
+        collector = int(nursery.stdout.readline())
         if kill == "after a time":
             time.sleep(0.0005 * attempt)
             os.kill(collector, signal.SIGKILL)
-        os.waitpid(collector, 0)
+        nursery.stdin.write("gone\n")
+        nursery.stdin.flush()
+        assert nursery.stdout.readline() == "gone\n"
         for tag in layout.list_tags():
             assert verify(layout, tag).ok
         for entry in layout.index().descriptors():
@@ -280,6 +307,9 @@ def test_a_collection_may_die_at_any_time(layout: Layout, kill: str) -> None:
         assert digests(layout) == expected
         assert len(layout.index().entries) == 6
         assert not list(layout.path.glob(f"{INCOMING_PREFIX}*"))
+    nursery.stdin.close()
+    assert nursery.wait(10) == 0
+    nursery.stdout.close()
 
 
 def die_at(step: int) -> None:
