@@ -1,4 +1,7 @@
-"""The command `registry`: look at artifacts, copy, verify and push them, wherever they are."""
+"""The command `registry`: artifacts in layouts and registries, from publishing to clearing away.
+
+The commands that are about one purpose each are in `registry.commands`.
+"""
 
 import datetime
 import os
@@ -8,17 +11,23 @@ from typing import Any
 
 import click
 
-from kvreg.console import emit, handled, human_bytes, json_option, note, progress
+from kvreg.console import emit, human_bytes, note, progress
 from kvreg.errors import NotFoundError, UsageError
 from kvreg.model.oci import MEDIA_TYPE_WHEEL, Descriptor
 from kvreg.model.profile import load_profile
 from kvreg.publickey import read_public_keys
-from kvreg.reference import Reference, RegistryReference, parse_reference
+from kvreg.reference import RegistryReference, parse_reference
 from registry import __version__
-from registry.commands import signing
+from registry.commands import contents, garbage, naming, packing, signing, simple
+from registry.commands.options import (
+    EXIT_CODES,
+    reference_argument,
+    store_argument,
+    subcommand,
+    with_target,
+)
 from registry.copy import Copied, copy
 from registry.credentials import environment_is_ambiguous
-from registry.describe import describe
 from registry.publish import Layer, Published, publish
 from registry.store import open_store
 from registry.verify import Verification, verify
@@ -37,7 +46,8 @@ KVREG_REGISTRY_HOST alone, when that is set) or from what `docker login` stored.
 @click.group(
     epilog=f"""\b
 Examples:
-  registry inspect oci-layout:dist/t4-probe:t4-probe
+  registry ls oci-layout:dist/registry
+  registry show oci-layout:dist/registry:t4-probe
   registry copy oci-layout:dist/t4-probe:t4-probe ghcr.io/you/runtimes
   registry verify ghcr.io/you/runtimes:t4-probe
 
@@ -45,69 +55,60 @@ Examples:
 
 {_CREDENTIALS_HELP}
 
-\b
-Exit codes: 0 fine, 1 verification failed, 2 usage, 3 not found,
-4 network or registry, 5 storage."""
+{EXIT_CODES}"""
 )
 @click.version_option(__version__, prog_name="registry")
 def main() -> None:
     """Work with runtime artifacts in OCI layouts and registries."""
 
 
-main.add_command(signing.keygen_command)
-main.add_command(signing.sign_command)
+for _item in (
+    contents.ls_command,
+    contents.show_command,
+    naming.tag_command,
+    naming.delete_command,
+    garbage.gc_command,
+    packing.pack_command,
+    packing.unpack_command,
+    simple.index_command,
+    signing.keygen_command,
+    signing.sign_command,
+):
+    main.add_command(_item)
 
 
 def _command(examples: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A subcommand with ``--json``, reported errors, and examples at the end of its help."""
-    lines = "\n".join(f"  registry {line}" for line in examples.splitlines())
-    title = "Examples" if "\n" in examples else "Example"
+    """A command of this module, see `registry.commands.options.subcommand`."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        command = json_option(handled(function))
-        name = function.__name__.removesuffix("_command").replace("_", "-")
-        return main.command(name, epilog=f"\b\n{title}:\n{lines}")(command)
+        command = subcommand(examples)(function)
+        main.add_command(command)
+        return command
 
     return decorate
 
 
-_reference = click.argument("reference", metavar="REF")
 _no_referrers = click.option(
     "--no-referrers", is_flag=True, help="Leave the attestations out: the artifact alone."
 )
 
 
 @_command("resolve oci-layout:dist/t4-probe:t4-probe\nresolve 127.0.0.1:5000/runtimes:t4-probe")
-@_reference
+@reference_argument
 def resolve_command(reference: str, as_json: bool) -> None:
     """Print the digest that REF names, after checking the manifest's bytes."""
-    parsed, target = _with_target(reference)
+    parsed, target = with_target(reference)
     with open_store(parsed) as store:
         found = store.resolve(target)
         if found is None:
             raise NotFoundError(
-                f"{store.location} has no {target}", remedy=f"see: registry tags {store.location}"
+                f"{store.location} has no {target}", remedy=f"see: registry ls {store.location}"
             )
         emit(found, as_json, lambda descriptor: descriptor.digest)
 
 
-@_command("inspect oci-layout:dist/t4-probe:t4-probe\ninspect --raw ghcr.io/you/runtimes:t4-probe")
-@_reference
-@click.option("--raw", is_flag=True, help="Print the manifest's exact bytes instead.")
-def inspect_command(reference: str, raw: bool, as_json: bool) -> None:
-    """Show an artifact: profile, files, sizes, annotations and referrers."""
-    parsed, target = _with_target(reference)
-    with open_store(parsed) as store:
-        page = describe(store, target)
-        if raw:
-            data = store.fetch_manifest(page.content.descriptor.digest)
-            click.echo(data, nl=False)
-        else:
-            emit(page, as_json, lambda found: found.text())
-
-
 @_command("tags oci-layout:dist/t4-probe\ntags ghcr.io/you/runtimes")
-@click.argument("store_reference", metavar="STORE")
+@store_argument
 def tags_command(store_reference: str, as_json: bool) -> None:
     """List the tags of a store, one a line."""
     with open_store(store_reference) as store:
@@ -118,11 +119,11 @@ def tags_command(store_reference: str, as_json: bool) -> None:
     "referrers ghcr.io/you/runtimes:t4-probe\n"
     "referrers --artifact-type application/vnd.cyclonedx+json oci-layout:dist/t4-probe:t4-probe"
 )
-@_reference
+@reference_argument
 @click.option("--artifact-type", metavar="TYPE", help="Only referrers of this type.")
 def referrers_command(reference: str, artifact_type: str | None, as_json: bool) -> None:
     """List what is attached to an artifact: SBOM, provenance and others."""
-    parsed, target = _with_target(reference)
+    parsed, target = with_target(reference)
     with open_store(parsed) as store:
         found = store.resolve(target)
         if found is None:
@@ -145,7 +146,7 @@ def copy_command(source: str, destination: str, no_referrers: bool, as_json: boo
     DST is a store, or a reference with the tag that the copy is to have. Digests stay the same;
     blobs that are there already are not sent again.
     """
-    parsed, target = _with_target(source)
+    parsed, target = with_target(source)
     goal = parse_reference(destination)
     if goal.digest is not None:
         raise UsageError("the destination of a copy has a tag or nothing, not a digest")
@@ -165,7 +166,7 @@ def copy_command(source: str, destination: str, no_referrers: bool, as_json: boo
 @_command(
     "verify oci-layout:dist/t4-probe:t4-probe\nverify ghcr.io/you/runtimes:t4-probe --key kvreg.pub"
 )
-@_reference
+@reference_argument
 @_no_referrers
 @click.option(
     "--key",
@@ -186,7 +187,7 @@ def verify_command(
 
     With a key, REF must be signed by it.
     """
-    parsed, target = _with_target(reference)
+    parsed, target = with_target(reference)
     keys = read_public_keys(key_path) if key_path else ()
     with open_store(parsed) as store, progress(None, "verifying") as bar:
         found = verify(store, target, not no_referrers, bar.update, keys)
@@ -198,7 +199,7 @@ def verify_command(
     "push oci-layout:dist/demo --profile profiles/t4-probe --wheel probe.whl --role probe\n"
     "push 127.0.0.1:5000/runtimes --profile profiles/t4x2-cu128 --wheel vllm.whl"
 )
-@click.argument("store_reference", metavar="STORE")
+@store_argument
 @click.option(
     "--profile",
     "folder",
@@ -246,17 +247,6 @@ def push_command(
         emit(done, as_json, lambda found: _published(found, store.location))
         if not as_json:
             note(f"next: registry verify {store.location}:{done.tags[0]}")
-
-
-def _with_target(text: str) -> tuple[Reference, str]:
-    parsed = parse_reference(text)
-    if parsed.target is None:
-        raise UsageError(
-            "the reference names a store, not an artifact in it",
-            expected=f"{text}:TAG or {text}@sha256:<hex>",
-            remedy=f"see what there is: registry tags {text}",
-        )
-    return parsed, parsed.target
 
 
 def _lines(items: tuple[Descriptor, ...]) -> str:

@@ -1,16 +1,61 @@
-"""What an artifact is, for people and programs: manifest, profile, files and referrers."""
+"""What an artifact is, for people and programs: manifest, profile, files and attestations."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvreg.console import human_bytes
-from kvreg.errors import NotFoundError
-from kvreg.model.oci import MEDIA_TYPE_PROFILE, Descriptor
+from kvreg.errors import KvregError, NotFoundError, VerificationError
+from kvreg.model.oci import (
+    MEDIA_TYPE_EVIDENCE,
+    MEDIA_TYPE_PROFILE,
+    MEDIA_TYPE_PROVENANCE,
+    MEDIA_TYPE_SBOM,
+    Descriptor,
+)
 from kvreg.model.profile import Profile, profile_from_canonical
 from registry.content import Content, parse_content
 from registry.store import Store, read_small
 from registry.text import printable
+
+_KINDS = {
+    MEDIA_TYPE_SBOM: "SBOM (CycloneDX)",
+    MEDIA_TYPE_PROVENANCE: "provenance (in-toto)",
+    MEDIA_TYPE_EVIDENCE: "evidence",
+    "application/vnd.kvreg.build-record.v1+json": "build record",
+    "application/vnd.dev.cosign.artifact.sig.v1+json": "signature (cosign)",
+    "application/vnd.dev.sigstore.bundle.v0.3+json": "signature (sigstore bundle)",
+}
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """A referrer with its files, and what refers to it in turn.
+
+    `problem` says why its manifest could not be read; it has no files then.
+    """
+
+    descriptor: Descriptor
+    files: tuple[Descriptor, ...] = ()
+    attestations: tuple["Attestation", ...] = ()
+    problem: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its type in words, or as it is."""
+        found = self.descriptor.artifact_type or self.descriptor.media_type
+        return _KINDS.get(found, found)
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON-ready data."""
+        return {
+            **self.descriptor.to_dict(),
+            "files": [item.to_dict() for item in self.files],
+            **({"problem": self.problem} if self.problem else {}),
+            **(
+                {"referrers": [i.to_dict() for i in self.attestations]} if self.attestations else {}
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -20,7 +65,7 @@ class Description:
     location: str
     content: Content
     profile: Profile | None
-    referrers: tuple[Descriptor, ...]
+    attestations: tuple[Attestation, ...]
 
     @property
     def total_bytes(self) -> int:
@@ -45,7 +90,7 @@ class Description:
             found["subject"] = content.subject.to_dict()
         if self.profile is not None:
             found["profile"] = json.loads(self.profile.canonical())
-        found["referrers"] = [referrer.to_dict() for referrer in self.referrers]
+        found["referrers"] = [item.to_dict() for item in self.attestations]
         return found
 
     def text(self) -> str:
@@ -55,19 +100,17 @@ class Description:
             f"{self.location}@{content.descriptor.digest}",
             f"  type      {content.descriptor.artifact_type or content.descriptor.media_type}",
         ]
-        if profile := self.profile:
-            lines += [
-                f"  profile   {profile.name} {profile.digest}",
-                f"  runtime   {profile.runtime.package} {profile.runtime.version}",
-                f"  host      Python {profile.host.python.require}, torch"
-                f" {profile.host.torch.require}, {profile.host.gpu.count.require}"
-                f" x {profile.host.gpu.name.require}",
-            ]
+        if self.profile:
+            lines += _profile(self.profile)
+        if content.subject:
+            lines.append(f"  about     {content.subject.digest}")
         lines.append(f"  size      {human_bytes(self.total_bytes)}")
         lines += _section("files", [_file(layer) for layer in content.layers])
         lines += _section("manifests", [_file(item) for item in content.manifests])
+        if self.profile:
+            lines += _section("host", _host(self.profile))
         lines += _section("annotations", _pairs(content.annotations))
-        lines += _section("referrers", [_referrer(item) for item in self.referrers] or ["none"])
+        lines += _section("attestations", list(_attestations(self.attestations)) or ["none"])
         return "\n".join(lines)
 
 
@@ -75,17 +118,62 @@ def describe(store: Store, reference: str) -> Description:
     """Read what the tag or digest `reference` names. `NotFoundError` when there is none."""
     found = store.resolve(reference)
     if found is None:
-        raise NotFoundError(f"{store.location} has no {reference}")
+        raise NotFoundError(
+            f"{store.location} has no {reference}", remedy=f"see: registry ls {store.location}"
+        )
     content = parse_content(store.fetch_manifest(found.digest), found.media_type)
     profile = None
     config = content.config
     if config is not None and config.media_type == MEDIA_TYPE_PROFILE:
         profile = profile_from_canonical(read_small(store, config))
-    return Description(store.location, content, profile, store.referrers(found.digest))
+    return Description(store.location, content, profile, _attached(store, found.digest, set()))
+
+
+def _attached(store: Store, digest: str, seen: set[str]) -> tuple[Attestation, ...]:
+    found = []
+    for item in store.referrers(digest):
+        if item.digest in seen:
+            continue
+        seen.add(item.digest)
+        try:
+            content = parse_content(store.fetch_manifest(item.digest), item.media_type)
+            if content.subject is None or content.subject.digest != digest:
+                raise VerificationError("it is about something else")
+        except (NotFoundError, VerificationError) as error:
+            found.append(Attestation(item, problem=_reason(error)))
+            continue
+        found.append(Attestation(item, content.layers, _attached(store, item.digest, seen)))
+    return tuple(found)
+
+
+def _reason(error: KvregError) -> str:
+    return "is missing" if isinstance(error, NotFoundError) else error.what
 
 
 def _section(title: str, lines: list[str]) -> list[str]:
     return [f"  {title}", *(f"    {line}" for line in lines)] if lines else []
+
+
+def _profile(profile: Profile) -> list[str]:
+    build = profile.build
+    lines = [
+        f"  profile   {profile.name} {profile.digest}",
+        f"  summary   {printable(profile.summary)}",
+        f"  runtime   {profile.runtime.package} {profile.runtime.version}",
+        f"  build     {build.recipe}, compute capability {', '.join(build.compute_capabilities)}"
+        f"{' with PTX' if build.ptx else ''}",
+    ]
+    if profile.runtime.upstream_tag:
+        commit = profile.runtime.upstream_commit
+        lines.append(f"  upstream  {profile.runtime.upstream_tag} {commit}".rstrip())
+    return lines
+
+
+def _host(profile: Profile) -> list[str]:
+    rows: list[Sequence[str]] = [("fact", "require", "validated")]
+    rows += [(key, fact.require, fact.validated) for key, fact in profile.host.facts()]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows]
 
 
 def _file(item: Descriptor) -> str:
@@ -98,5 +186,9 @@ def _pairs(annotations: Mapping[str, str]) -> list[str]:
     return [f"{printable(key)} = {printable(value)}" for key, value in sorted(annotations.items())]
 
 
-def _referrer(item: Descriptor) -> str:
-    return f"{item.artifact_type or item.media_type}  {human_bytes(item.size)}  {item.digest}"
+def _attestations(items: Iterable[Attestation], indent: str = "") -> Iterator[str]:
+    for item in items:
+        problem = f"  {printable(item.problem)}" if item.problem else ""
+        yield f"{indent}{item.kind}  {item.descriptor.digest}{problem}"
+        yield from (f"{indent}  {_file(file)}" for file in item.files)
+        yield from _attestations(item.attestations, indent + "  ")

@@ -5,12 +5,14 @@ unknown kinds of entry survive every change that is made here.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvreg.errors import VerificationError
 from kvreg.model.oci import ANNOTATION_REF_NAME, MEDIA_TYPE_INDEX, Descriptor, parse_json
+
+_CONTAINERD_NAME = "io.containerd.image.name"
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,33 @@ class LayoutIndex:
                 seen.add(descriptor.digest)
                 yield descriptor
 
+    def named(self) -> frozenset[str]:
+        """The digests of all entries that have a name, ours or that of another tool."""
+        return frozenset(
+            str(item.get("digest")) for item in self.entries if _name(item) or _foreign_name(item)
+        )
+
+    def names_of(self, digest: str) -> tuple[str, ...]:
+        """The names of the entries of `digest`, sorted."""
+        mine = (item for item in self.entries if item.get("digest") == digest)
+        return tuple(sorted({name for item in mine if (name := _name(item))}))
+
     def add(self, descriptor: Descriptor) -> "LayoutIndex":
         """With an entry of `descriptor`, unless there is one."""
         if any(entry.get("digest") == descriptor.digest for entry in self.entries):
             return self
         return replace(self, entries=(*self.entries, _entry(descriptor, None)))
+
+    def without(self, digests: Container[str]) -> "LayoutIndex":
+        """Without the entries of `digests`, whatever they are called."""
+        return replace(
+            self, entries=tuple(item for item in self.entries if item.get("digest") not in digests)
+        )
+
+    def untag(self, tag: str) -> "LayoutIndex":
+        """With no entry called `tag`; what it named stays."""
+        kept = [_without_name(item) if _name(item) == tag else item for item in self.entries]
+        return replace(self, entries=_without_repetition(kept))
 
     def tag(self, descriptor: Descriptor, tag: str) -> "LayoutIndex":
         """With `tag` naming `descriptor` alone.
@@ -134,6 +158,11 @@ def _name(entry: Mapping[str, Any]) -> str | None:
     annotations = entry.get("annotations")
     name = annotations.get(ANNOTATION_REF_NAME) if isinstance(annotations, dict) else None
     return name if isinstance(name, str) else None
+
+
+def _foreign_name(entry: Mapping[str, Any]) -> bool:
+    annotations = entry.get("annotations")
+    return isinstance(annotations, dict) and _CONTAINERD_NAME in annotations
 
 
 def _without_name(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 Writers may run at the same time and may be killed at any time: blobs and the index appear by
 rename, and the index is changed under a lock. Readers need neither lock nor write access, so a
-layout on a read-only disk is a store like any other.
+layout on a read-only disk is a store like any other, and so is a packed one (`kvreg.model.layout`),
+which is never written to.
 
 >>> import tempfile
 >>> layout = Layout(Path(tempfile.mkdtemp()) / "store")
@@ -14,12 +15,13 @@ layout on a read-only disk is a store like any other.
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kvreg.console import storage_error
-from kvreg.errors import NotFoundError, StorageError, VerificationError
+from kvreg.errors import ContractError, NotFoundError, StorageError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest, sha256_file
+from kvreg.model.layout import BLOBS, blob_file, is_packed
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, parse_json
 from kvreg.reference import LAYOUT_PREFIX, is_tag
 from registry.content import MANIFEST_TYPES, Content, parse_content
@@ -39,7 +41,7 @@ from registry.stream import (
 
 _MARKER = b'{"imageLayoutVersion":"1.0.0"}'
 _LOCK = ".lock"
-_OWN_NAMES = {"blobs", "index.json", "oci-layout", _LOCK}
+_OWN_NAMES = {BLOBS, "index.json", "oci-layout", _LOCK}
 
 
 class Layout:
@@ -66,7 +68,7 @@ class Layout:
         with _storage_errors(f"could not make the layout {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign_directory()
-            (self.path / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
+            (self.path / BLOBS / "sha256").mkdir(parents=True, exist_ok=True)
             with locked(self.path / _LOCK):
                 if not self._index_path.exists():
                     write_atomically(self._index_path, [LayoutIndex().to_bytes()])
@@ -75,7 +77,7 @@ class Layout:
 
     def resolve(self, name: str) -> Descriptor | None:
         """See `registry.store.Store.resolve`."""
-        index = self._index()
+        index = self.index()
         entry = index.with_digest(name) if is_digest(name) else index.tagged(name)
         if entry is None:
             # A manifest below an index has no entry of its own.
@@ -137,7 +139,8 @@ class Layout:
         self.prepare()
         path = self._blob(descriptor.digest)
         # Reading what is there costs no more than writing it again, and heals what went bad.
-        if self.has_blob(descriptor) and sha256_file(path) == descriptor.digest:
+        there = self._refresh(path) and self.has_blob(descriptor)
+        if there and sha256_file(path) == descriptor.digest:
             return False
         with _storage_errors(f"could not write a blob to {self.location}"):
             write_atomically(path, verified(chunks, descriptor, "the source"), scratch=self.path)
@@ -154,35 +157,70 @@ class Layout:
         content = parse_content(raw, media_type)
         if tag is not None:
             check_tag(tag)
-        self._check_children(content)
+        self._check_parts(content, content.blobs + content.manifests)
         self.push_blob(raw, content.descriptor)
         found = content.descriptor
-        self._change(lambda index: index.tag(found, tag) if tag else index.add(found))
+
+        def change(index: LayoutIndex) -> LayoutIndex:
+            # Again, now that no collection of garbage can come in between.
+            self._check_parts(content, content.blobs + content.manifests)
+            return index.tag(found, tag) if tag else index.add(found)
+
+        self._change(change)
         return found
 
     def tag(self, descriptor: Descriptor, tag: str, *, move: bool = True) -> None:
         """See `registry.store.Store.tag`. Deciding and tagging are one step for other writers."""
         check_tag(tag)
-        found = self._content(descriptor.digest).descriptor
 
         def change(index: LayoutIndex) -> LayoutIndex:
+            content = self._content(descriptor.digest)
+            # Not the manifests of an index: others keep indexes of which they copied a part.
+            self._check_parts(content, content.blobs)
+            found = content.descriptor
             if not move:
                 refuse_move(self.location, tag, index.tagged(tag), found)
             return index.tag(found, tag)
 
         self._change(change)
 
+    def untag(self, tag: str) -> None:
+        """See `registry.store.Store.untag`."""
+        check_tag(tag)
+
+        def change(index: LayoutIndex) -> LayoutIndex:
+            if tag not in index.tags():
+                raise NotFoundError(f"{self.location} has no tag {tag}")
+            return index.untag(tag)
+
+        self._change(change)
+
+    def delete(self, digest: str) -> None:
+        """See `registry.store.Store.delete`. A damaged manifest can be deleted as well."""
+        path = self._blob(digest)
+        with self.exclusive():
+            index = self.index()
+            if index.with_digest(digest) is None and not self._is_manifest(digest):
+                raise NotFoundError(f"{self.location} has no manifest {digest}")
+            after = index.without({digest})
+            if parent := self._parent(after, digest):
+                raise ContractError(
+                    f"{digest} is part of another manifest of {self.location}",
+                    found=parent,
+                    remedy="delete that one first",
+                )
+            self.replace_index(after)
+            path.unlink(missing_ok=True)
+
     def list_tags(self) -> tuple[str, ...]:
         """See `registry.store.Store.list_tags`."""
-        return tuple(
-            tag for tag in self._index().tags() if is_tag(tag) and not is_fallback_tag(tag)
-        )
+        return tuple(tag for tag in self.index().tags() if is_tag(tag) and not is_fallback_tag(tag))
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
         """See `registry.store.Store.referrers`: found among the entries of ``index.json``."""
         parse_digest(digest)
         found = []
-        for entry in self._index().descriptors():
+        for entry in self.index().descriptors():
             if entry.media_type not in MANIFEST_TYPES or entry.digest == digest:
                 continue
             content = self._content(entry.digest, entry.media_type)
@@ -190,7 +228,8 @@ class Layout:
                 found.append(content.as_referrer)
         return filtered(found, artifact_type)
 
-    def _index(self) -> LayoutIndex:
+    def index(self) -> LayoutIndex:
+        """What ``index.json`` says now."""
         self._check_marker()
         try:
             return LayoutIndex.parse(self._index_path.read_bytes())
@@ -200,14 +239,62 @@ class Layout:
                 remedy="fetch the layout again; it is not complete",
             ) from None
 
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep every other writer of this program out; `StorageError` where nobody can write."""
+        self._check_marker()
+        self._check_writable()
+        with _storage_errors(f"could not change {self.location}"), locked(self.path / _LOCK):
+            yield
+
+    def replace_index(self, index: LayoutIndex) -> None:
+        """Write ``index.json`` unless it says that already; only inside `exclusive`."""
+        if index != self.index():
+            write_atomically(self._index_path, [index.to_bytes()])
+
+    def blob_files(self) -> Iterator[tuple[str, Path]]:
+        """Every blob that is there, as digest and file; files of other names are passed over."""
+        folder = self.path / BLOBS / "sha256"
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            digest = f"sha256:{path.name}"
+            if is_digest(digest) and path.is_file():
+                yield digest, path
+
     def _change(self, change: Callable[[LayoutIndex], LayoutIndex]) -> None:
         """Replace the index by what `change` makes of it, with no other writer in between."""
-        with _storage_errors(f"could not change {self.location}"), locked(self.path / _LOCK):
-            before = self._index()
-            after = change(before)
-            if after != before:
-                write_atomically(self._index_path, [after.to_bytes()])
+        with self.exclusive():
+            self.replace_index(change(self.index()))
             remove_stale(self.path)
+
+    def _refresh(self, path: Path) -> bool:
+        """Make a blob that is there as young as a new one; False when there is none.
+
+        A collection of garbage leaves young blobs alone. Under its lock, so that it has either
+        taken the blob already or will see how young it is.
+        """
+        with self.exclusive():
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                return False
+            except PermissionError:
+                # Another user's file. The manifest that needs it is still checked before it is
+                # listed, so the worst that can happen is a push that must be repeated.
+                pass
+            return True
+
+    def _parent(self, index: LayoutIndex, digest: str) -> str | None:
+        """A manifest of `index` that lists `digest` as a part of itself, if any."""
+        for entry in index.descriptors():
+            if entry.media_type not in MANIFEST_TYPES:
+                continue
+            try:
+                content = self._content(entry.digest, entry.media_type)
+            except (NotFoundError, VerificationError):
+                continue
+            if any(item.digest == digest for item in content.manifests):
+                return entry.digest
+        return None
 
     def _content(self, digest: str, media_type: str | None = None) -> Content:
         return parse_content(self.fetch_manifest(digest), media_type)
@@ -223,9 +310,9 @@ class Layout:
             return False
         return True
 
-    def _check_children(self, content: Content) -> None:
+    def _check_parts(self, content: Content, parts: Iterable[Descriptor]) -> None:
         """A layout never names a manifest whose parts it does not have."""
-        for part in content.blobs + content.manifests:
+        for part in parts:
             if not self.has_blob(part):
                 raise NotFoundError(
                     f"manifest {content.descriptor.digest} needs a part that {self.location} lacks",
@@ -234,7 +321,7 @@ class Layout:
                 )
 
     def _blob(self, digest: str) -> Path:
-        return self.path / "blobs" / "sha256" / parse_digest(digest)
+        return blob_file(self.path, digest)
 
     def _regular(self, digest: str) -> Path | None:
         """The blob's file; None when there is none, or something else of that name."""
@@ -263,6 +350,11 @@ class Layout:
             )
 
     def _check_writable(self) -> None:
+        if is_packed(self.path):
+            raise StorageError(
+                f"{self.location} is a packed layout, which is only read",
+                remedy=f"make an ordinary one of it: registry unpack {self.path} oci-layout:DIR",
+            )
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise StorageError(
                 f"{self.location} cannot be written to",

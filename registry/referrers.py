@@ -4,7 +4,7 @@ A registry without the referrers API keeps the list of a subject as an image ind
 ``sha256-<hex of the subject>``; whoever attaches to the subject maintains it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from kvreg.model.digest import is_digest, parse_digest
 from kvreg.model.oci import MEDIA_TYPE_INDEX, Descriptor, Index
@@ -55,3 +55,14 @@ def with_referrer(listed: tuple[Descriptor, ...], referrer: Descriptor) -> bytes
     if any(item.digest == referrer.digest for item in listed):
         return None
     return Index((*listed, referrer)).to_bytes()
+
+
+def without_referrers(listed: tuple[Descriptor, ...], gone: Container[str]) -> bytes | None:
+    """The index that lists `listed` without those in `gone`; None when it has none of them."""
+    kept = tuple(item for item in listed if item.digest not in gone)
+    return None if len(kept) == len(listed) else Index(kept).to_bytes()
+
+
+def subject_of(tag: str) -> str:
+    """The digest whose referrers are listed under a fallback tag."""
+    return tag.replace("-", ":", 1)

@@ -1,9 +1,10 @@
 """A repository of a registry as a store, through oras-py and the distribution API."""
 
 import random
+import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,7 +13,14 @@ import requests
 from kvreg.console import storage_error
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest
-from kvreg.model.oci import MAX_MANIFEST_BYTES, MEDIA_TYPE_INDEX, Descriptor
+from kvreg.model.oci import (
+    EMPTY_BLOB,
+    MAX_MANIFEST_BYTES,
+    MEDIA_TYPE_INDEX,
+    Descriptor,
+    Manifest,
+    empty_descriptor,
+)
 from kvreg.reference import RegistryReference, is_tag
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.download import blob_chunks
@@ -23,13 +31,16 @@ from registry.referrers import (
     is_fallback_tag,
     parse_referrers,
     with_referrer,
+    without_referrers,
 )
 from registry.store import Store, check_tag, refuse_move
 from registry.stream import BlobSource, Progress, Upload, check_bytes, counted, verified
+from registry.text import error_text
 from registry.transport import Client, origin_of
 from registry.upload import BlobUpload, UploadPolicy, check_stored
 
 _ACCEPT = {"Accept": ", ".join(MANIFEST_TYPES)}
+_DELETED = (200, 202, 204)
 _MAX_PAGES = 10_000
 _ATTACH_ROUNDS = 20
 
@@ -158,8 +169,65 @@ class Remote:
         raw = self.fetch_manifest(descriptor.digest)
         self._put(raw, parse_content(raw, descriptor.media_type), tag)
 
+    def untag(self, tag: str) -> None:
+        """See `registry.store.Store.untag`.
+
+        CNCF Distribution 2 deletes by digest alone, which takes every tag of the manifest. There
+        the tag is given to a placeholder first, and the placeholder is deleted.
+        """
+        check_tag(tag)
+        found = self.resolve(tag)
+        if found is None:
+            raise NotFoundError(f"{self.location} has no tag {tag}")
+        answer = self._client.do_request(self._client.url(f"manifests/{tag}"), "DELETE")
+        if answer.status_code in _DELETED:
+            return
+        # Deleted once without the tag: a registry that does not delete says so before the tag
+        # has moved.
+        raw = self._placeholder()
+        content = parse_content(raw)
+        self._put(raw, content, content.descriptor.digest)
+        self.delete_manifest(content.descriptor.digest)
+        self._put(raw, content, tag)
+        try:
+            self.delete_manifest(content.descriptor.digest)
+        except BaseException:
+            self.tag(found, tag)
+            raise
+
+    def delete(self, digest: str) -> None:
+        """See `registry.store.Store.delete`. `NetworkError` when the registry does not delete."""
+        content = parse_content(self.fetch_manifest(digest))
+        subject = content.subject
+        self.delete_manifest(digest)
+        if subject is not None and not self._lists_referrers(subject.digest):
+            self.unlist_referrers(subject.digest, {digest})
+
+    def unlist_referrers(self, subject: str, gone: Container[str]) -> None:
+        """Take entries out of the list under a fallback tag; a list without any is deleted."""
+        self._change_list(subject, lambda listed: without_referrers(listed, gone))
+        if not self._from_tag(subject):
+            self.delete_list(subject)
+
+    def delete_list(self, subject: str) -> None:
+        """Delete the list under a fallback tag, whatever it names."""
+        found = self._fetch(fallback_tag(subject))
+        if found is not None:
+            self.delete_manifest(found[1].descriptor.digest)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, as this store waits between its requests."""
+        self._client.sleep(seconds)
+
+    def fallback_tags(self) -> tuple[str, ...]:
+        """The tags that the referrers tag schema makes, sorted."""
+        return tuple(tag for tag in self._tags() if is_fallback_tag(tag))
+
     def list_tags(self) -> tuple[str, ...]:
         """See `registry.store.Store.list_tags`."""
+        return tuple(tag for tag in self._tags() if not is_fallback_tag(tag))
+
+    def _tags(self) -> list[str]:
         tags: set[str] = set()
         for page in self._pages("tags/list?n=1000"):
             if page.status_code == 404:
@@ -171,7 +239,7 @@ class Remote:
                 tags.update(name for name in names if isinstance(name, str) and is_tag(name))
             except (ValueError, AttributeError, TypeError):
                 raise self._client.unexpected("GET", page, (200,)) from None
-        return tuple(sorted(tag for tag in tags if not is_fallback_tag(tag)))
+        return sorted(tags)
 
     def referrers(self, digest: str, artifact_type: str | None = None) -> tuple[Descriptor, ...]:
         """See `registry.store.Store.referrers`: through the referrers API, else the tag schema."""
@@ -182,6 +250,12 @@ class Remote:
             if found is not None:
                 return filtered(found, artifact_type)
         return filtered(self._from_tag(digest), artifact_type)
+
+    def _lists_referrers(self, digest: str) -> bool:
+        """Whether the registry has the referrers API; it is asked once."""
+        if self._has_referrers_api is None:
+            self._has_referrers_api = self._from_api(digest) is not None
+        return self._has_referrers_api
 
     def _fetch(self, name: str) -> tuple[bytes, Content] | None:
         """A manifest by tag or digest: its bytes, checked against every digest that is known."""
@@ -246,15 +320,21 @@ class Remote:
         return () if found is None else parse_referrers(found[0], digest)
 
     def _list_referrer(self, subject: str, referrer: Descriptor) -> None:
-        """Add to the list under the fallback tag, and make sure that it stays there.
+        """Add to the list under the fallback tag, and make sure that it stays there."""
+        self._change_list(subject, lambda listed: with_referrer(listed, referrer))
+
+    def _change_list(
+        self, subject: str, change: Callable[[tuple[Descriptor, ...]], bytes | None]
+    ) -> None:
+        """Write the list under the fallback tag until `change` finds nothing more to change.
 
         The distribution API has no conditional write: a writer that read the list before us and
-        writes after us drops our entry. So we look again after the time that such a writer needs,
-        and add the entry again until it stays.
+        writes after us undoes our change. So we look again after the time that such a writer
+        needs, and write again until it stays.
         """
         for _ in range(_ATTACH_ROUNDS):
             begun = time.monotonic()
-            raw = with_referrer(self._from_tag(subject), referrer)
+            raw = change(self._from_tag(subject))
             if raw is None:
                 return
             self._put(raw, parse_content(raw, MEDIA_TYPE_INDEX), fallback_tag(subject))
@@ -264,3 +344,26 @@ class Remote:
             f"{self.location}: other writers kept replacing the list of referrers of {subject}",
             remedy="run the same command again when they have ended",
         )
+
+    def delete_manifest(self, digest: str) -> None:
+        """Delete a manifest and leave lists of referrers alone; that it is gone is no error.
+
+        `NetworkError` when the registry does not delete.
+        """
+        answer = self._client.do_request(self._client.url(f"manifests/{digest}"), "DELETE")
+        if answer.status_code in (400, 405):
+            raise NetworkError(
+                f"{self.location}: the registry does not delete manifests",
+                expected="202",
+                found=f"{answer.status_code}{error_text(answer)}",
+                remedy="allow deletion in its configuration, or delete in its own user interface",
+            )
+        if answer.status_code not in (*_DELETED, 404):
+            raise self._client.unexpected("DELETE", answer, _DELETED)
+
+    def _placeholder(self) -> bytes:
+        """A manifest that nobody else has, its one blob in place."""
+        config = empty_descriptor()
+        self.push_blob(EMPTY_BLOB, config)
+        unique = {"vnd.kvreg.placeholder": secrets.token_hex(16)}
+        return Manifest(config, (config,), "application/vnd.kvreg.placeholder", unique).to_bytes()

@@ -75,6 +75,16 @@ class Store(Protocol):
         Without `move`, a tag that names another manifest is left alone: `ContractError`.
         """
 
+    def untag(self, tag: str) -> None:
+        """Take a tag away; the manifest that it named stays. `NotFoundError` when it is absent."""
+
+    def delete(self, digest: str) -> None:
+        """Take a manifest away, with every tag that names it and its place among `referrers`.
+
+        `NotFoundError` when it is absent, `ContractError` when the store sees that an index lists
+        it. Its blobs stay: the garbage collection of a layout or of a registry frees them.
+        """
+
     def list_tags(self) -> tuple[str, ...]:
         """All tags, sorted, without those that the referrers tag schema makes."""
 

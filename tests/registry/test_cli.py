@@ -45,13 +45,13 @@ def test_the_whole_way(pushed: str, distribution: Distribution, repository: str)
     assert copied["blobsCopied"] == 2
     assert run_json("resolve", f"{remote}:demo")["digest"] == digest
     assert run("resolve", f"{remote}@{digest}").output.strip() == digest
-    page = run("inspect", f"{remote}:demo")
+    page = run("show", f"{remote}:demo")
     assert "demo-pkg 1.2+cu128.sm75" in page.output
     assert ".whl (native)" in page.output
-    data = run_json("inspect", f"{remote}:demo")
+    data = run_json("show", f"{remote}:demo")
     assert data["profile"]["name"] == "demo"
     assert data["config"]["digest"] == data_digest(data)
-    raw = run("inspect", "--raw", f"{remote}:demo").stdout_bytes
+    raw = run("show", "--raw", f"{remote}:demo").stdout_bytes
     assert json.loads(raw)["layers"] == data["layers"]
     report = run_json("verify", f"{remote}:demo")
     assert report["ok"]
@@ -80,7 +80,7 @@ def test_referrers(tmp_path: Path) -> None:
 
 
 def test_verify_fails_with_exit_code_1_and_still_reports(pushed: str, tmp_path: Path) -> None:
-    (layer,) = run_json("inspect", f"{pushed}:demo")["layers"]
+    (layer,) = run_json("show", f"{pushed}:demo")["layers"]
     path = tmp_path / "layout" / "blobs" / "sha256" / layer["digest"].removeprefix("sha256:")
     path.write_bytes(b"\0" * layer["size"])
     result = run("verify", f"{pushed}:demo")
@@ -107,7 +107,7 @@ def test_exit_codes(arguments: list[str], code: int, kind: str) -> None:
 def test_a_store_is_no_artifact(pushed: str) -> None:
     result = run("verify", pushed)
     assert result.exit_code == 2
-    assert f"registry tags {pushed}" in result.output
+    assert f"registry ls {pushed}" in result.output
 
 
 def test_credentials_from_the_environment(

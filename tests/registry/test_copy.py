@@ -11,6 +11,7 @@ from kvreg.model.oci import Descriptor
 from kvreg.model.profile import Profile
 from registry.attach import attach
 from registry.copy import copy
+from registry.deletion import delete
 from registry.layout import Layout
 from registry.publish import Layer, publish
 from registry.store import Store
@@ -92,6 +93,28 @@ def test_one_registry_moves_no_byte_twice(
     copy(source, make_remote(proxy.host, name="mounted/here"), "demo")
     assert proxy.count("PUT", "uploads") == puts
     assert proxy.count("GET", "blobs") == gets
+
+
+def test_the_real_registry_mounts_blobs(
+    distribution: Distribution, make_remote: MakeRemote, profile: Profile, wheel: Path
+) -> None:
+    """Seen in its own log: every blob of the copy was mounted, none was sent or read."""
+    source = make_remote(distribution.host)
+    found = publish_with_referrers(source, profile, wheel)
+    destination = make_remote(distribution.host, name="mounted/for-real")
+    before = len(distribution.requests())
+    copy(source, destination, "demo")
+    lines = [line for line in distribution.requests()[before:] if "/blobs/" in line]
+    started = [line for line in lines if '"POST ' in line]
+    mounted = [line for line in started if "mount=sha256" in line and " 201 " in line]
+    # The one besides asks whether we may write at all.
+    assert (len(mounted), len(started)) == (5, 6)
+    assert not any(f'"{method} ' in line for line in lines for method in ("PUT", "PATCH", "GET"))
+    # Its own bytes: a deleted source leaves the copy whole.
+    for tag in source.list_tags():
+        source.untag(tag)
+    delete(source, found.digest)
+    assert verify(destination, "demo").ok
 
 
 def test_without_referrers_by_digest_and_with_another_tag(

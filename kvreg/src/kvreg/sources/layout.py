@@ -1,4 +1,4 @@
-"""An OCI image layout directory as a source: three kinds of file, read in place."""
+"""An OCI image layout directory as a source, ordinary or packed: three kinds of file, in place."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvreg.errors import NotFoundError, VerificationError
-from kvreg.model.digest import is_digest, parse_digest
+from kvreg.model.digest import is_digest
+from kvreg.model.layout import blob_file
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor, Index, Manifest, parse_json
 from kvreg.reference import LayoutReference
 from kvreg.sources import BlobStream, RawManifest, read_small, verified_manifest
@@ -89,7 +90,7 @@ class LayoutSource:
             yield BlobStream(offset, iter(lambda: file.read(_CHUNK), b""))
 
     def _blob(self, digest: str) -> Path:
-        return self._root / "blobs" / "sha256" / parse_digest(digest)
+        return blob_file(self._root, digest)
 
 
 def _read_small(path: Path) -> bytes:
