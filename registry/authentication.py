@@ -94,6 +94,11 @@ class Authentication(TokenAuth):
         self._searched = False
         self._held: _Token | None = None
 
+    def learn_from(self, other: "Authentication") -> None:
+        """Take over the token and the credentials of another client of the same repository."""
+        self._credentials, self._searched = other._credentials, other._searched
+        self._held = other._held
+
     @property
     def token(self) -> str | None:
         """What oras-py asks to know whether `get_auth_header` has something to send."""

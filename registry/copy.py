@@ -8,6 +8,7 @@ from kvreg.model.oci import MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import digest_tag
 from kvreg.model.signature import signature_tag
 from registry.content import Content, parse_content
+from registry.parallel import in_parallel
 from registry.publish import is_fixed_tag
 from registry.signatures import push_simple, simple_layers
 from registry.store import Store
@@ -102,10 +103,14 @@ class _Copy:
         for child in content.manifests:
             if child.digest not in self.done:
                 self.manifest(child.digest)
-        for blob in content.blobs:
-            if blob.digest not in self.seen_blobs:
-                self.seen_blobs.add(blob.digest)
-                self._blob(blob)
+        new = [blob for blob in content.blobs if blob.digest not in self.seen_blobs]
+        self.seen_blobs.update(blob.digest for blob in new)
+        stores = (self.source, self.destination)
+        moved = in_parallel(_moved, new, *stores, progress=self.progress)
+        for blob, was_moved in zip(new, moved, strict=True):
+            self.blobs_copied += was_moved
+            self.blobs_present += not was_moved
+            self.blob_bytes += blob.size if was_moved else 0
         self.destination.push_manifest(raw, content.descriptor.media_type)
         self.done.add(digest)
         return content
@@ -133,17 +138,11 @@ class _Copy:
         elif not set(layers) <= set(present):
             push_simple(self.destination, tag, (*present, *layers))
 
-    def _blob(self, blob: Descriptor) -> None:
-        if self._moved(blob):
-            self.blobs_copied += 1
-            self.blob_bytes += blob.size
-        else:
-            self.blobs_present += 1
 
-    def _moved(self, blob: Descriptor) -> bool:
-        source, destination = self.source, self.destination
-        if (path := source.blob_path(blob)) is not None:
-            return destination.push_blob(path, blob, self.progress)
-        if destination.mount(blob, source):
-            return False
-        return destination.push_stream(counted(source.read_blob(blob), self.progress), blob)
+def _moved(blob: Descriptor, progress: Progress | None, source: Store, destination: Store) -> bool:
+    """Bring a blob to the destination; whether its bytes had to move."""
+    if (path := source.blob_path(blob)) is not None:
+        return destination.push_blob(path, blob, progress)
+    if destination.mount(blob, source):
+        return False
+    return destination.push_stream(counted(source.read_blob(blob), progress), blob)

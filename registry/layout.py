@@ -59,6 +59,10 @@ class Layout:
     def __exit__(self, *error: object) -> None:
         """Nothing is held open between calls."""
 
+    def twin(self) -> "Layout":
+        """Itself: threads share a layout as processes do."""
+        return self
+
     def prepare(self) -> None:
         """Make the directory a layout unless it is one; `StorageError` when that cannot be."""
         if self._marker_path.exists():

@@ -28,8 +28,9 @@ from kvreg.model.oci import (
     Manifest,
 )
 from kvreg.model.profile import Profile
+from registry.parallel import in_parallel
 from registry.store import Store, refuse_move
-from registry.stream import Progress
+from registry.stream import BlobSource, Progress
 
 ANNOTATION_VERSION = "org.opencontainers.image.version"
 ANNOTATION_REVISION = "org.opencontainers.image.revision"
@@ -104,18 +105,16 @@ def publish(
     """
     day = date or datetime.datetime.now(datetime.UTC).date()
     tags = profile.tags(profile.runtime.version, day)
-    described = [(layer.path, _describe(layer)) for layer in layers]
-    _check_titles([descriptor for _, descriptor in described])
-    manifest = runtime_manifest(
-        profile, [item for _, item in described], annotations, toolchain=toolchain
-    )
+    described = in_parallel(lambda layer, _: _describe(layer), layers)
+    _check_titles(described)
+    manifest = runtime_manifest(profile, described, annotations, toolchain=toolchain)
     found = manifest.descriptor()
     store.prepare()
     if dated:
         refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
-    sent = 0
-    for source, descriptor in [(profile.canonical(), manifest.config), *described]:
-        sent += descriptor.size if store.push_blob(source, descriptor, progress) else 0
+    sources = [profile.canonical(), *(layer.path for layer in layers)]
+    blobs = list(zip(sources, (manifest.config, *described), strict=True))
+    sent = sum(in_parallel(_push, blobs, store, progress=progress))
     store.push_manifest(manifest.to_bytes(), MEDIA_TYPE_MANIFEST)
     # The moving name last: whoever sees it finds the others.
     if dated:
@@ -172,6 +171,12 @@ def is_plain_name(title: str) -> bool:
         and "\\" not in title
         and title.isprintable()
     )
+
+
+def _push(blob: tuple[BlobSource, Descriptor], progress: Progress | None, store: Store) -> int:
+    """Bytes that had to be sent."""
+    source, descriptor = blob
+    return descriptor.size if store.push_blob(source, descriptor, progress) else 0
 
 
 def _describe(layer: Layer) -> Descriptor:

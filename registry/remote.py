@@ -24,7 +24,7 @@ from kvreg.model.oci import (
 from kvreg.reference import RegistryReference, is_tag
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.download import blob_chunks
-from registry.files import write_atomically
+from registry.files import write_all, write_atomically
 from registry.referrers import (
     fallback_tag,
     filtered,
@@ -67,6 +67,12 @@ class Remote:
     def __exit__(self, *error: object) -> None:
         """Close the connections."""
         self._client.close()
+
+    def twin(self) -> "Remote":
+        """See `registry.store.Store.twin`: connections of its own, what is known taken over."""
+        other = Remote(self.reference, client=self._client.twin(), upload=self._upload)
+        other._has_referrers_api = self._has_referrers_api
+        return other
 
     def prepare(self) -> None:
         """Open and leave an upload: a registry that does not let us write says so now."""
@@ -127,7 +133,9 @@ class Remote:
         try:
             with tempfile.TemporaryDirectory(prefix="kvreg-") as folder:
                 path = Path(folder) / "blob"
-                write_atomically(path, verified(chunks, descriptor, "the source"))
+                with path.open("wb", buffering=0) as stream:
+                    for chunk in verified(chunks, descriptor, "the source"):
+                        write_all(stream, chunk)
                 return self.push_blob(path, descriptor)
         except OSError as error:
             raise storage_error(error, "could not keep a blob in a temporary file") from error

@@ -24,6 +24,9 @@ class Store(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
+    def twin(self) -> Self:
+        """The same store for another thread; to be closed by itself."""
+
     def prepare(self) -> None:
         """Make the store ready to be written to; what cannot work fails here, not later."""
 

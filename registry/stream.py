@@ -6,19 +6,60 @@ Nothing here holds more than a chunk in memory.
 import hashlib
 import io
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
 from kvreg.errors import VerificationError
 from kvreg.model.oci import Descriptor
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 19
+
+_WORTH_A_THREAD = 4 << 20
+_AHEAD = 3
 
 BlobSource = Path | bytes
 
 Progress = Callable[[int], object]
 """Called with counts of bytes as they pass; negative when bytes must be sent again."""
+
+
+class Sha256:
+    """A digest that is computed beside the transfer of the bytes, in the order of `update`.
+
+    hashlib lets other threads run while it works, so a large blob is hashed in a thread of its own
+    while this one moves the next chunk; at most `_AHEAD` chunks wait for it. Use as a context
+    manager. `size` is how many bytes are expected: a small blob is not worth a thread.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._state = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1, "sha256") if size >= _WORTH_A_THREAD else None
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> "Sha256":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Add bytes, which must not change afterwards."""
+        if self._pool is None:
+            self._state.update(data)
+            return
+        if len(self._waiting) >= _AHEAD:
+            self._waiting.popleft().result()
+        self._waiting.append(self._pool.submit(self._state.update, data))
+
+    def digest(self) -> str:
+        """``sha256:<hex>`` of everything so far."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        return "sha256:" + self._state.hexdigest()
 
 
 def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
@@ -27,16 +68,17 @@ def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Ite
     The error comes at the first byte too many, or at the end: whoever takes bytes from here must
     not use them for good before the iteration has ended by itself.
     """
-    state, size = hashlib.sha256(), 0
-    for chunk in chunks:
-        size += len(chunk)
-        if size > descriptor.size:
-            raise _wrong_size(descriptor, where, f"more than {descriptor.size} bytes")
-        state.update(chunk)
-        yield chunk
-    if size != descriptor.size:
-        raise _wrong_size(descriptor, where, f"{size} bytes")
-    found = "sha256:" + state.hexdigest()
+    size = 0
+    with Sha256(descriptor.size) as state:
+        for chunk in chunks:
+            size += len(chunk)
+            if size > descriptor.size:
+                raise _wrong_size(descriptor, where, f"more than {descriptor.size} bytes")
+            state.update(chunk)
+            yield chunk
+        if size != descriptor.size:
+            raise _wrong_size(descriptor, where, f"{size} bytes")
+        found = state.digest()
     if found != descriptor.digest:
         raise VerificationError(
             f"blob of {where} is corrupt: its bytes do not have its digest",
@@ -100,7 +142,7 @@ class Upload:
         self.size = descriptor.size
         self._source = source
         self._name = "bytes" if isinstance(source, bytes) else str(source)
-        self._state = hashlib.sha256()
+        self._state = Sha256(descriptor.size)
         self._hashed = 0
         self._progress = progress
         self._shown = 0
@@ -116,9 +158,11 @@ class Upload:
         if found != self.size:
             self._stream.close()
             raise self._changed(f"{self.size} bytes", f"{found} bytes")
+        self._state.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._state.__exit__()
         self._stream.close()
 
     def window(self, start: int, end: int) -> "Window":
@@ -129,7 +173,7 @@ class Upload:
         """Raise `VerificationError` unless everything was read and has the right digest."""
         if self._hashed < self.size:
             raise self._changed(f"{self.size} bytes", f"{self._hashed} bytes read")
-        found = "sha256:" + self._state.hexdigest()
+        found = self._state.digest()
         if found != self.descriptor.digest:
             raise self._changed(self.descriptor.digest, found)
 

@@ -17,8 +17,9 @@ from registry.upload import UploadPolicy
 from tests.kvreg.profiles import make_profile
 from tests.registry.proxy import Proxy, running_proxy
 from tests.support.distribution import Distribution, distribution, distribution_with_login
+from tests.support.tools import oras, skopeo
 
-__all__ = ["distribution", "distribution_with_login"]
+__all__ = ["distribution", "distribution_with_login", "oras", "skopeo"]
 
 _numbers = itertools.count()
 

@@ -1,9 +1,10 @@
 """Tools that others wrote read what we write, and we read what they write: the same bytes."""
 
 import datetime
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import oras.client
@@ -20,6 +21,7 @@ from registry.verify import verify
 from tests.registry.conftest import MakeRemote
 from tests.registry.samples import read
 from tests.support.distribution import Distribution
+from tests.support.tools import Tool
 
 DAY = datetime.date(2026, 11, 30)
 
@@ -30,20 +32,11 @@ def put(store: Store, profile: Profile, wheel: Path) -> Published:
     return done
 
 
-@pytest.fixture
-def skopeo(tmp_path: Path):  # type: ignore[no-untyped-def]
-    program = shutil.which("skopeo")
-    if program is None:
-        pytest.fail("no skopeo on this machine; install Debian's package of that name")
-
-    def run(*arguments: str) -> bytes:
-        command = [program, "--insecure-policy", "--tmpdir", str(tmp_path), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-
-    return run
-
-
 class TestSkopeo:
+    @pytest.fixture
+    def skopeo(self, skopeo: Tool, tmp_path: Path) -> Callable[..., bytes]:
+        return partial(skopeo.run, "--insecure-policy", "--tmpdir", str(tmp_path))
+
     def test_reads_our_layout(self, skopeo, tmp_path, profile, wheel) -> None:  # type: ignore[no-untyped-def]
         layout = Layout(tmp_path / "layout")
         done = put(layout, profile, wheel)
