@@ -101,7 +101,7 @@ def _definition(record: Mapping[str, Any]) -> dict[str, Any]:
             # The container's own: it had no interface but loopback.
             "network": record["network"],
             "jobs": record["jobs"]["count"],
-            "compileCache": {"used": bool(cache), "counters": dict(cache)},
+            "compileCache": {"used": any(cache.values()), "counters": dict(cache)},
             "environment": dict(record["environment"]),
         },
         "resolvedDependencies": [*_inputs(record), *_toolchain(toolchain)],

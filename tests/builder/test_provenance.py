@@ -121,6 +121,13 @@ def test_how_it_was_built():
     }
 
 
+@pytest.mark.parametrize("counters", [{}, {"direct_cache_hit": 0, "cache_miss": 0}])
+def test_a_compile_cache_that_nothing_went_through_was_not_used(counters):
+    definition = json.loads(build({**RECORD, "compile_cache": counters}))["predicate"]
+    cache = definition["buildDefinition"]["internalParameters"]["compileCache"]
+    assert cache == {"used": False, "counters": counters}
+
+
 def test_every_input_by_its_own_digest():
     found = json.loads(build())["predicate"]["buildDefinition"]["resolvedDependencies"]
     digests = {item["digest"]["sha256"]: item for item in found}
