@@ -38,7 +38,11 @@ def containers_of(process: int) -> list[object]:
 
 
 def start(image: str) -> subprocess.Popen[bytes]:
-    running = subprocess.Popen([sys.executable, "-c", RUN, image])
+    # A shell's background job ignores Ctrl-C, and what it starts does too: that is not under test.
+    running = subprocess.Popen(
+        [sys.executable, "-c", RUN, image],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not any(c.status == "running" for c in containers_of(running.pid)):
         assert running.poll() is None
