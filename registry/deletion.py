@@ -6,6 +6,7 @@ from kvreg.errors import ContractError, NotFoundError
 from kvreg.model.digest import is_digest
 from registry.content import parse_content
 from registry.inventory import tags_by_digest
+from registry.referrers import attached_to, cosign_tags
 from registry.store import Store
 
 
@@ -51,7 +52,9 @@ def delete(store: Store, target: str, *, dry_run: bool = False) -> Deleted:
 def _refuse_used(store: Store, digests: tuple[str, ...]) -> None:
     tagged = tags_by_digest(store)
     for digest in digests:
-        if tags := tagged.get(digest):
+        # The tag of a signature goes with what was signed.
+        tags = [tag for tag in tagged.get(digest, ()) if attached_to(tag) not in digests]
+        if tags:
             raise ContractError(
                 f"{digest} of {store.location} still has tags",
                 expected="none",
@@ -71,8 +74,9 @@ def _refuse_used(store: Store, digests: tuple[str, ...]) -> None:
 def _attached(store: Store, digest: str, seen: set[str]) -> tuple[str, ...]:
     """What refers to a manifest, the outermost first, so that none is ever left without subject."""
     order: list[str] = []
-    for referrer in store.referrers(digest):
-        if referrer.digest not in seen:
-            seen.add(referrer.digest)
-            order += [*_attached(store, referrer.digest, seen), referrer.digest]
+    signatures = (store.resolve(tag) for tag in cosign_tags(digest))
+    for item in (*store.referrers(digest), *(found for found in signatures if found)):
+        if item.digest not in seen:
+            seen.add(item.digest)
+            order += [*_attached(store, item.digest, seen), item.digest]
     return tuple(order)

@@ -14,7 +14,9 @@ from kvreg.model.oci import (
     Descriptor,
 )
 from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.model.signature import MEDIA_TYPE_BUNDLE, MEDIA_TYPE_SIMPLE_SIGNING
 from registry.content import Content, parse_content
+from registry.referrers import cosign_tags
 from registry.store import Store, read_small
 from registry.text import printable
 
@@ -23,8 +25,8 @@ _KINDS = {
     MEDIA_TYPE_PROVENANCE: "provenance (in-toto)",
     MEDIA_TYPE_EVIDENCE: "evidence",
     "application/vnd.kvreg.build-record.v1+json": "build record",
-    "application/vnd.dev.cosign.artifact.sig.v1+json": "signature (cosign)",
-    "application/vnd.dev.sigstore.bundle.v0.3+json": "signature (sigstore bundle)",
+    MEDIA_TYPE_BUNDLE: "signature (bundle)",
+    MEDIA_TYPE_SIMPLE_SIGNING: "signature (simple signing)",
 }
 
 
@@ -32,18 +34,22 @@ _KINDS = {
 class Attestation:
     """A referrer with its files, and what refers to it in turn.
 
-    `problem` says why its manifest could not be read; it has no files then.
+    `problem` says why its manifest could not be read; it has no files then. `tag` is where it was
+    found when it is no referrer, as cosign's older signatures are.
     """
 
     descriptor: Descriptor
     files: tuple[Descriptor, ...] = ()
     attestations: tuple["Attestation", ...] = ()
     problem: str | None = None
+    tag: str | None = None
 
     @property
     def kind(self) -> str:
         """Its type in words, or as it is."""
         found = self.descriptor.artifact_type or self.descriptor.media_type
+        if self.tag is not None and self.files:
+            found = self.files[0].media_type
         return _KINDS.get(found, found)
 
     def to_dict(self) -> dict[str, object]:
@@ -51,6 +57,7 @@ class Attestation:
         return {
             **self.descriptor.to_dict(),
             "files": [item.to_dict() for item in self.files],
+            **({"tag": self.tag} if self.tag else {}),
             **({"problem": self.problem} if self.problem else {}),
             **(
                 {"referrers": [i.to_dict() for i in self.attestations]} if self.attestations else {}
@@ -126,7 +133,8 @@ def describe(store: Store, reference: str) -> Description:
     config = content.config
     if config is not None and config.media_type == MEDIA_TYPE_PROFILE:
         profile = profile_from_canonical(read_small(store, config))
-    return Description(store.location, content, profile, _attached(store, found.digest, set()))
+    attached = (*_attached(store, found.digest, set()), *_tagged(store, found.digest))
+    return Description(store.location, content, profile, attached)
 
 
 def _attached(store: Store, digest: str, seen: set[str]) -> tuple[Attestation, ...]:
@@ -144,6 +152,15 @@ def _attached(store: Store, digest: str, seen: set[str]) -> tuple[Attestation, .
             continue
         found.append(Attestation(item, content.layers, _attached(store, item.digest, seen)))
     return tuple(found)
+
+
+def _tagged(store: Store, digest: str) -> Iterator[Attestation]:
+    """What cosign attached under tags of its own."""
+    for tag in cosign_tags(digest):
+        found = store.resolve(tag)
+        if found is not None:
+            content = parse_content(store.fetch_manifest(found.digest), found.media_type)
+            yield Attestation(found, content.layers, tag=tag)
 
 
 def _reason(error: KvregError) -> str:

@@ -18,6 +18,7 @@ from registry.files import remove_stale
 from registry.index import LayoutIndex
 from registry.layout import Layout
 from registry.reachability import Node, reachable
+from registry.referrers import attached_to
 
 DEFAULT_AGE = 24 * 3600.0
 """Seconds for which what nothing names yet is taken for the work of a writer."""
@@ -96,6 +97,12 @@ class _Survey:
         self._nodes: dict[str, Node] = {}
         self._others: set[str] = set()
         self._listed = {entry.digest for entry in self._index.descriptors()}
+        # By manifest what it is about, for those that have it in their tag.
+        self._about = {
+            digest: subject
+            for name, digest in self._index.by_name()
+            if (subject := attached_to(name)) in self._files and subject is not None
+        }
         for entry in self._index.descriptors():
             if entry.media_type in MANIFEST_TYPES:
                 self._read(entry, required=True)
@@ -106,7 +113,7 @@ class _Survey:
     def garbage(self) -> Garbage:
         entries = [entry for entry in self._index.descriptors() if entry.digest not in self._others]
         # An entry that is no descriptor of ours to read, or of an unknown kind, is kept.
-        named = self._index.named() | self._others
+        named = self._index.named(self._counts) | self._others
         unnamed = self._files.keys() - reachable(named, self._nodes.values())
         young = {entry.digest for entry in entries if self._is_young(entry.digest)}
         kept = reachable(named | young, self._nodes.values())
@@ -116,6 +123,11 @@ class _Survey:
         blobs = tuple(Blob(digest, self._files[digest].stat().st_size) for digest in dead)
         manifests = tuple(entry for entry in entries if entry.digest not in kept)
         return Garbage(self._layout.location, manifests, blobs, len(unnamed) - len(dead))
+
+    def _counts(self, name: str) -> bool:
+        """Whether what is called so stays. A signature stays with what was signed, or by itself
+        when that is kept in another place."""
+        return attached_to(name) not in self._files
 
     def _is_young(self, digest: str) -> bool:
         path = self._files.get(digest)
@@ -134,7 +146,9 @@ class _Survey:
             content = self._content(item, needed)
             if content is not None:
                 listed = item.digest in self._listed
-                self._nodes[item.digest] = Node.of(content, listed=listed)
+                self._nodes[item.digest] = Node.of(
+                    content, listed=listed, about=self._about.get(item.digest)
+                )
                 # An index may have been copied without all of its manifests, an attestation
                 # without its subject.
                 around = (*content.manifests, *((content.subject,) if content.subject else ()))

@@ -5,7 +5,7 @@ unknown kinds of entry survive every change that is made here.
 """
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,16 +78,19 @@ class LayoutIndex:
                 seen.add(descriptor.digest)
                 yield descriptor
 
-    def named(self) -> frozenset[str]:
-        """The digests of all entries that have a name, ours or that of another tool."""
+    def named(self, counts: Callable[[str], bool]) -> frozenset[str]:
+        """The digests of all entries with a name that counts, or one of another tool."""
         return frozenset(
-            str(item.get("digest")) for item in self.entries if _name(item) or _foreign_name(item)
+            str(item.get("digest"))
+            for item in self.entries
+            if ((name := _name(item)) and counts(name)) or _foreign_name(item)
         )
 
-    def names_of(self, digest: str) -> tuple[str, ...]:
-        """The names of the entries of `digest`, sorted."""
-        mine = (item for item in self.entries if item.get("digest") == digest)
-        return tuple(sorted({name for item in mine if (name := _name(item))}))
+    def by_name(self) -> Iterator[tuple[str, str]]:
+        """Every name with the digest that it names."""
+        for item in self.entries:
+            if name := _name(item):
+                yield name, str(item.get("digest"))
 
     def add(self, descriptor: Descriptor) -> "LayoutIndex":
         """With an entry of `descriptor`, unless there is one."""

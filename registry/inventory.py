@@ -10,6 +10,7 @@ from kvreg.model.oci import MEDIA_TYPE_PROFILE, MEDIA_TYPE_WHEEL
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.layout import Layout
 from registry.publish import ANNOTATION_PROFILE, ANNOTATION_VERSION
+from registry.referrers import attached_to
 from registry.store import Store
 from registry.text import printable
 
@@ -74,21 +75,18 @@ def inventory(store: Store) -> tuple[Item, ...]:
     """
     tags = tags_by_digest(store)
     contents = {digest: _content(store, digest) for digest in tags}
-    attached: Mapping[str, int]
     if isinstance(store, Layout):
-        # One pass over the index instead of one an artifact.
-        listed = {content.descriptor.digest: content for content in layout_contents(store)}
-        attached = Counter(item.subject.digest for item in listed.values() if item.subject)
-        contents |= {
-            digest: item
-            for digest, item in listed.items()
-            if digest not in contents and item.subject is None
-        }
+        contents |= {content.descriptor.digest: content for content in layout_contents(store)}
+    subjects = _subjects(contents, tags)
+    if isinstance(store, Layout):
+        attached = Counter(subjects.values())
     else:
-        attached = {digest: len(store.referrers(digest)) for digest in tags}
+        attached = Counter({digest: len(store.referrers(digest)) for digest in tags})
+        attached += Counter(subjects[digest] for digest in tags if digest in subjects)
     return tuple(
-        Item(content, tags.get(digest, ()), attached.get(digest, 0))
+        Item(content, tags.get(digest, ()), attached[digest])
         for digest, content in contents.items()
+        if digest not in subjects or _has_own_name(tags.get(digest, ()))
     )
 
 
@@ -101,6 +99,25 @@ def tags_by_digest(store: Store) -> dict[str, tuple[str, ...]]:
         if descriptor is not None:
             found[descriptor.digest] = (*found.get(descriptor.digest, ()), tag)
     return found
+
+
+def _subjects(
+    contents: Mapping[str, Content], tagged: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """By attestation what it is about, as its manifest says or a tag of cosign's."""
+    found = {}
+    for digest, content in contents.items():
+        if content.subject is not None:
+            found[digest] = content.subject.digest
+        for tag in tagged.get(digest, ()):
+            subject = attached_to(tag)
+            if subject is not None and subject in contents:
+                found[digest] = subject
+    return found
+
+
+def _has_own_name(tags: Iterable[str]) -> bool:
+    return any(attached_to(tag) is None for tag in tags)
 
 
 def layout_contents(layout: Layout) -> Iterator[Content]:

@@ -7,7 +7,7 @@ from kvreg.model.oci import MEDIA_TYPE_PROFILE, Descriptor
 from kvreg.model.profile import digest_tag
 from registry.content import parse_content
 from registry.publish import is_fixed_tag
-from registry.referrers import is_fallback_tag
+from registry.referrers import attached_to, is_fallback_tag
 from registry.store import Store, check_tag
 
 _DIGEST_TAG = re.compile(r"p-[0-9a-f]{32}")
@@ -17,14 +17,12 @@ def name(store: Store, target: str, tag: str) -> Descriptor:
     """Let `tag` name what the tag or digest `target` names; the manifest.
 
     A dated tag is set once and never moved, and a profile's digest tag only ever names an artifact
-    of that profile: `ContractError`. `UsageError` for the tags that lists of referrers use,
+    of that profile: `ContractError`. `UsageError` for the tags that attestations use,
     `NotFoundError` when there is no `target`.
     """
     check_tag(tag)
-    if is_fallback_tag(tag):
-        raise UsageError(
-            "tags of this form hold the lists of attestations of a registry", found=tag
-        )
+    if is_fallback_tag(tag) or attached_to(tag) is not None:
+        raise UsageError("tags of this form hold attestations and lists of them", found=tag)
     found = store.resolve(target)
     if found is None:
         raise NotFoundError(

@@ -30,14 +30,15 @@ class Node:
     subject: str | None = None
 
     @classmethod
-    def of(cls, content: Content, *, listed: bool = True) -> "Node":
+    def of(cls, content: Content, *, listed: bool = True, about: str | None = None) -> "Node":
         """The node of a manifest that we can read.
 
         One that a layout does not list is no attestation there; it needs its subject all the same.
+        `about` is the subject of a manifest that has it in its tag, as cosign's signatures do.
         """
         digest = content.descriptor.digest
         below = frozenset(item.digest for item in content.blobs + content.manifests)
-        subject = content.subject.digest if content.subject else None
+        subject = content.subject.digest if content.subject else about
         if subject is not None and not listed:
             return cls(digest, below | {subject})
         return cls(digest, below, subject)

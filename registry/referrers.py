@@ -10,6 +10,8 @@ from kvreg.model.digest import is_digest, parse_digest
 from kvreg.model.oci import MEDIA_TYPE_INDEX, Descriptor, Index
 from registry.content import parse_content
 
+_COSIGN_KINDS = ("sig", "att", "sbom")
+
 
 def fallback_tag(digest: str) -> str:
     """The tag under which the referrers of `digest` are listed.
@@ -27,6 +29,23 @@ def is_fallback_tag(tag: str) -> bool:
     (True, False)
     """
     return is_digest(tag.replace("-", ":", 1))
+
+
+def cosign_tags(digest: str) -> tuple[str, ...]:
+    """The tags under which cosign attaches things to `digest`."""
+    return tuple(f"{fallback_tag(digest)}.{kind}" for kind in _COSIGN_KINDS)
+
+
+def attached_to(tag: str) -> str | None:
+    """The digest that a tag of cosign's is about, such as that of `signature_tag`; None for others.
+
+    >>> attached_to("sha256-" + "0" * 64 + ".sig") == "sha256:" + "0" * 64
+    True
+    >>> attached_to("t4-probe") is None
+    True
+    """
+    stem, dot, kind = tag.partition(".")
+    return subject_of(stem) if dot and kind in _COSIGN_KINDS and is_fallback_tag(stem) else None
 
 
 def filtered(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from kvreg.model.oci import Descriptor
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.reachability import Node, reachable
-from registry.referrers import fallback_tag, parse_referrers, subject_of
+from registry.referrers import attached_to, fallback_tag, parse_referrers, subject_of
 from registry.remote import Remote
 
 
@@ -89,11 +89,20 @@ class _Survey:
     list_digests: dict[str, str] = field(default_factory=dict)
 
     def unreferenced(self) -> Unreferenced:
-        roots = set()
+        roots, about = set(), {}
         for tag in self.remote.list_tags():
-            if (found := self.remote.resolve(tag)) is not None:
+            found = self.remote.resolve(tag)
+            if found is None:
+                continue
+            self._read(found.digest)
+            subject = attached_to(tag)
+            if subject is not None:
+                self._read(subject)
+            if subject is not None and self.contents[subject] is not None:
+                # A signature stays with what was signed.
+                about[found.digest] = subject
+            else:
                 roots.add(found.digest)
-                self._read(found.digest)
         for tag in self.remote.fallback_tags():
             subject = subject_of(tag)
             found = self.remote.resolve(tag)
@@ -105,7 +114,9 @@ class _Survey:
             self._read(subject)
             for entry in self.listed[subject]:
                 self._read(entry.digest)
-        nodes = [Node.of(item) for item in self.contents.values() if item is not None]
+        nodes = [
+            Node.of(item, about=about.get(digest)) for digest, item in self.contents.items() if item
+        ]
         kept = reachable(roots, nodes)
         dead = {
             digest: item for digest, item in self.contents.items() if item and digest not in kept
@@ -114,7 +125,7 @@ class _Survey:
         in_use = kept | {self.list_digests[subject] for subject in self.listed if subject in kept}
         return Unreferenced(
             self.remote.location,
-            tuple(item.descriptor for item in _inside_out(dead)),
+            tuple(item.descriptor for item in _inside_out(dead, about)),
             tuple(
                 fallback_tag(subject)
                 for subject, digest in self.list_digests.items()
@@ -146,7 +157,7 @@ class _Survey:
             waiting += [content.subject.digest] if content.subject else []
 
 
-def _inside_out(dead: Mapping[str, Content]) -> Iterator[Content]:
+def _inside_out(dead: Mapping[str, Content], about: Mapping[str, str]) -> Iterator[Content]:
     """Every manifest after its attestations and its parts: what is left of a deletion that was
     killed can be found again from what leads to it."""
     seen: set[str] = set()
@@ -156,12 +167,14 @@ def _inside_out(dead: Mapping[str, Content]) -> Iterator[Content]:
             return
         seen.add(digest)
         content = dead[digest]
-        attached = [
-            key for key, item in dead.items() if item.subject and item.subject.digest == digest
-        ]
+        attached = [key for key, item in dead.items() if _subject(item, about) == digest]
         for other in (*attached, *(item.digest for item in content.manifests)):
             yield from visit(other)
         yield content
 
     for digest in dead:
         yield from visit(digest)
+
+
+def _subject(content: Content, about: Mapping[str, str]) -> str | None:
+    return content.subject.digest if content.subject else about.get(content.descriptor.digest)

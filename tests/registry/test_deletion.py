@@ -10,6 +10,8 @@ from kvreg.model.oci import Descriptor, Index
 from kvreg.model.profile import Profile, digest_tag
 from registry.attach import attach
 from registry.deletion import delete
+from registry.describe import describe
+from registry.inventory import inventory
 from registry.layout import Layout
 from registry.naming import name
 from registry.publish import Layer, publish
@@ -99,6 +101,17 @@ class TestDeleting:
         with pytest.raises(ContractError, match="part of another manifest"):
             delete(store, part.digest)
 
+    def test_an_artifact_with_a_signature_of_cosigns(self, store: Store) -> None:
+        found = push_artifact(store, "one").descriptor()
+        signature = push_artifact(store, f"{fallback_tag(found.digest)}.sig", seed=3).descriptor()
+        assert [(item.digest, item.attestations) for item in inventory(store)] == [
+            (found.digest, 1)
+        ]
+        assert describe(store, "one").attestations[0].descriptor == signature
+        delete(store, "one")
+        assert delete(store, found.digest).manifests == (signature.digest, found.digest)
+        assert store.list_tags() == ()
+
     @pytest.mark.parametrize("target", ["absent", ABSENT])
     @pytest.mark.parametrize("dry_run", [True, False])
     def test_what_is_absent(self, store: Store, target: str, dry_run: bool) -> None:
@@ -132,8 +145,10 @@ class TestNaming:
             name(layout, "demo", digest_tag(ABSENT))
         with pytest.raises(ContractError, match="a certain profile"):
             name(layout, "other", profile.digest_tag)
-        with pytest.raises(UsageError, match="lists of attestations"):
+        with pytest.raises(UsageError, match="hold attestations"):
             name(layout, "demo", fallback_tag(ABSENT))
+        with pytest.raises(UsageError, match="hold attestations"):
+            name(layout, "demo", f"{fallback_tag(ABSENT)}.sig")
         with pytest.raises(NotFoundError, match="has no absent"):
             name(layout, "absent", "new")
 
@@ -231,6 +246,15 @@ class TestUnreferenced:
             assert remote.resolve("moving") == new[0]
             assert verify(remote, "moving").ok
             assert find_unreferenced(remote).empty
+
+    def test_signatures_of_cosigns_go_with_what_was_signed(self, remote: Remote) -> None:
+        old, new = self.fill(remote)
+        tags = [f"{fallback_tag(digest)}.sig" for digest in (old[0].digest, new[0].digest, ABSENT)]
+        for number, tag in enumerate(tags):
+            push_artifact(remote, tag, seed=20 + number)
+        delete_unreferenced(remote, wait=0)
+        # One whose subject is elsewhere is nobody's garbage.
+        assert set(remote.list_tags()) == {"moving", *tags[1:]}
 
     def test_parts_of_an_index(self, remote: Remote) -> None:
         shared = push_artifact(remote, seed=3).descriptor()

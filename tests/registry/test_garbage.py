@@ -20,6 +20,7 @@ from registry.deletion import delete
 from registry.files import INCOMING_PREFIX
 from registry.garbage import collect_garbage, find_garbage
 from registry.layout import Layout
+from registry.referrers import fallback_tag
 from registry.verify import verify
 from tests.registry.samples import blob, push_artifact
 
@@ -70,6 +71,18 @@ def test_a_tagged_attestation_keeps_its_subject(layout: Layout) -> None:
     age(layout)
     collect_garbage(layout)
     assert layout.resolve(subject.digest) == subject
+
+
+def test_signatures_of_cosigns_go_with_what_was_signed(layout: Layout) -> None:
+    old = push_artifact(layout).descriptor()
+    new = push_artifact(layout, "one", seed=2).descriptor()
+    elsewhere = "sha256:" + "0" * 64
+    tags = [f"{fallback_tag(digest)}.sig" for digest in (old.digest, new.digest, elsewhere)]
+    for number, tag in enumerate(tags):
+        push_artifact(layout, tag, seed=20 + number)
+    age(layout)
+    collect_garbage(layout)
+    assert set(layout.list_tags()) == {"one", *tags[1:]}
 
 
 def test_what_is_young_stays(layout: Layout) -> None:
