@@ -53,12 +53,12 @@ def _refuse_used(store: Store, digests: tuple[str, ...]) -> None:
     tagged = tags_by_digest(store)
     for digest in digests:
         # The tag of a signature goes with what was signed.
-        tags = [tag for tag in tagged.get(digest, ()) if attached_to(tag) not in digests]
-        if tags:
+        own = [tag for tag in tagged.get(digest, ()) if attached_to(tag) not in digests]
+        if own:
             raise ContractError(
                 f"{digest} of {store.location} still has tags",
                 expected="none",
-                found=", ".join(tags),
+                found=", ".join(own),
                 remedy="delete the tags first, and then the digest",
             )
     for parent, tags in tagged.items():

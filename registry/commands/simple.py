@@ -37,7 +37,7 @@ def _text(found: SimpleIndex) -> str:
         lines.append(f"  {wheel.filename}  {size}  of {', '.join(wheel.item.tags)}")
     for wheel in found.superseded:
         lines.append(
-            f"  not {wheel.filename} of {', '.join(wheel.item.tags)}: a newer one is there"
+            f"  not {wheel.filename} of {', '.join(wheel.item.tags)}: another build counts"
         )
     if not found.wheels:
         lines.append("  no wheels: the store has no tagged runtime")

@@ -1,6 +1,7 @@
 """Tools that others wrote read what we write, and we read what they write: the same bytes."""
 
 import datetime
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from kvreg.model.oci import Manifest
 from kvreg.model.profile import Profile
 from registry.attach import attach
 from registry.copy import copy
+from registry.garbage import collect_garbage
 from registry.layout import Layout
+from registry.pack import pack, unpack
 from registry.publish import Layer, Published, publish
+from registry.remote_garbage import delete_unreferenced
 from registry.store import Store
 from registry.verify import verify
 from tests.registry.conftest import MakeRemote
@@ -85,6 +89,50 @@ class TestSkopeo:
         skopeo("copy", f"oci:{layout.path}:demo", f"oci:{layout.path}:another")
         assert layout.resolve("another") == layout.resolve("demo") == done.descriptor
         assert len(layout.referrers(done.descriptor.digest)) == 1
+
+    def test_reads_a_layout_that_was_cleared_up_and_one_that_was_unpacked(  # type: ignore[no-untyped-def]
+        self, skopeo, tmp_path, profile, wheel
+    ) -> None:
+        layout = Layout(tmp_path / "layout")
+        done = put(layout, profile, wheel)
+        skopeo("copy", f"oci:{layout.path}:demo", f"oci:{layout.path}:theirs")
+        wheel.write_bytes(b"another build")
+        publish(layout, profile, [Layer(wheel, role="native")], date=DAY, dated=False)
+        layout.untag("demo-v1.2-20261130")
+        assert collect_garbage(layout, older_than=0).blobs == ()
+        layout.untag("theirs")
+        assert {item.digest for item in collect_garbage(layout, older_than=0).manifests} >= {
+            done.descriptor.digest
+        }
+        folder = pack(layout, "demo", tmp_path / "packed").folder
+        unpack(folder, Layout(tmp_path / "unpacked"))
+        for root in (layout.path, tmp_path / "unpacked"):
+            skopeo("copy", f"oci:{root}:demo", f"oci:{tmp_path / 'copied'}:demo")
+        assert verify(Layout(tmp_path / "copied"), "demo").ok
+
+    def test_deletes_an_artifact_and_we_collect_its_attestations(  # type: ignore[no-untyped-def]
+        self, skopeo, distribution, make_remote, profile, wheel
+    ) -> None:
+        remote = make_remote(distribution.host)
+        done = put(remote, profile, wheel)
+        (sbom,) = remote.referrers(done.descriptor.digest)
+        skopeo("delete", "--tls-verify=false", f"docker://{remote.location}:demo")
+        assert remote.list_tags() == ()
+        found = delete_unreferenced(remote, wait=0)
+        assert [item.digest for item in found.manifests] == [sbom.digest]
+        assert remote.fallback_tags() == ()
+
+    def test_sees_a_tag_go_alone(  # type: ignore[no-untyped-def]
+        self, skopeo, distribution, make_remote, profile, wheel
+    ) -> None:
+        remote = make_remote(distribution.host)
+        done = put(remote, profile, wheel)
+        remote.untag("demo")
+        listed = skopeo("list-tags", "--tls-verify=false", f"docker://{remote.location}")
+        assert "demo" not in json.loads(listed)["Tags"]
+        dated = f"docker://{remote.location}:demo-v1.2-20261130"
+        raw = skopeo("inspect", "--raw", "--tls-verify=false", dated)
+        assert raw == remote.fetch_manifest(done.descriptor.digest)
 
 
 class TestOrasPy:
