@@ -13,9 +13,9 @@ from kvreg.model.oci import (
     Manifest,
     empty_descriptor,
 )
-from registry.publish import is_plain_name
 from registry.store import Store
 from registry.stream import BlobSource
+from registry.text import is_plain_name
 
 
 def attach(

@@ -12,9 +12,11 @@ from kvreg.errors import VerificationError
 from kvreg.model.oci import (
     MEDIA_TYPE_INDEX,
     MEDIA_TYPE_MANIFEST,
+    MEDIA_TYPE_RUNTIME,
     Descriptor,
     parse_json,
 )
+from registry.text import is_plain_name
 
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -80,6 +82,23 @@ def parse_content(raw: bytes, media_type: str | None = None) -> Content:
         subject=None if subject is None else Descriptor.from_dict(subject),
         annotations=_annotations(table),
     )
+
+
+def check_titles(content: Content) -> None:
+    """`VerificationError` when a file of a runtime has a title that could lead elsewhere.
+
+    Tools that unpack artifacts write to the titles. What is not ours may use them as it likes.
+    """
+    if content.descriptor.artifact_type != MEDIA_TYPE_RUNTIME:
+        return
+    for layer in content.layers:
+        if layer.title is not None and not is_plain_name(layer.title):
+            raise VerificationError(
+                f"{content.descriptor.digest} has a file whose title leads elsewhere",
+                expected="a plain file name",
+                found=repr(layer.title)[:200],
+                remedy="whoever made this artifact does not mean well: do not use it",
+            )
 
 
 def _kind(table: Mapping[str, Any], media_type: str | None) -> str:

@@ -7,7 +7,7 @@ from kvreg.model.digest import is_digest
 from kvreg.model.oci import MEDIA_TYPE_RUNTIME, Descriptor
 from kvreg.model.profile import digest_tag
 from kvreg.model.signature import signature_tag
-from registry.content import Content, parse_content
+from registry.content import Content, check_titles, parse_content
 from registry.parallel import in_parallel
 from registry.publish import is_fixed_tag
 from registry.signatures import push_simple, simple_layers
@@ -100,6 +100,7 @@ class _Copy:
         """Copy a manifest after everything below it."""
         raw = self.source.fetch_manifest(digest)
         content = parse_content(raw)
+        check_titles(content)
         for child in content.manifests:
             if child.digest not in self.done:
                 self.manifest(child.digest)

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,7 @@ from kvreg.errors import StorageError
 
 INCOMING_PREFIX = ".incoming-"
 _STALE_SECONDS = 24 * 3600
+_FLUSH_BYTES = 32 << 20
 
 
 @contextlib.contextmanager
@@ -42,9 +44,43 @@ def write_atomically(
     destination: Path, chunks: Iterable[bytes], scratch: Path | None = None
 ) -> None:
     """Write `chunks` to `destination`, which appears whole or not at all."""
-    with atomic_file(destination, scratch) as stream:
+    with atomic_file(destination, scratch) as stream, _Flusher(stream.fileno()) as flusher:
         for chunk in chunks:
             write_all(stream, chunk)
+            flusher.wrote(len(chunk))
+
+
+class _Flusher:
+    """Brings what was written to the disk while more arrives, so that the flush at the end, which
+    the rename waits for, has little left to do."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pool = ThreadPoolExecutor(1, "flush")
+        self._pending: Future[None] | None = None
+        self._written = 0
+
+    def __enter__(self) -> "_Flusher":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # The descriptor must not be closed, and perhaps used anew, while it is flushed.
+        self._pool.shutdown(wait=True)
+        self._check()
+
+    def wrote(self, count: int) -> None:
+        """Count bytes; every so many of them a flush begins, unless one is under way."""
+        self._written += count
+        if self._written < _FLUSH_BYTES or (self._pending and not self._pending.done()):
+            return
+        self._check()
+        self._written = 0
+        self._pending = self._pool.submit(os.fdatasync, self._descriptor)
+
+    def _check(self) -> None:
+        # The kernel reports a fault of the disk once: this flush may be the one that hears of it.
+        if self._pending is not None:
+            self._pending.result()
 
 
 def write_all(stream: BinaryIO, data: bytes) -> None:

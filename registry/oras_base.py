@@ -1,40 +1,43 @@
 """The parts of oras-py that the transport is built on; the one place that imports it.
 
-oras-py imports jsonschema, and jsonschema, where its optional format checkers are installed,
-compiles a grammar of internationalised URLs that takes seconds. The grammar is of no use here, so
-while oras-py is imported its module is stood in for by a function that loads it when it is called:
-nothing is lost to others who validate with it in the same process.
+oras-py imports jsonschema, for checks of its own that are not used here, and jsonschema is slow to
+import: where its optional format checkers are installed it even compiles a grammar for seconds. So
+while oras-py is imported, a module that loads the real one when it is used stands in for it.
 """
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-_GRAMMAR = "rfc3987_syntax"
+_SLOW = "jsonschema"
+
+
+class _OnDemand(ModuleType):
+    """A module that is imported when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
-def _grammar_on_demand() -> Iterator[None]:
-    if _GRAMMAR in sys.modules or importlib.util.find_spec(_GRAMMAR) is None:
+def _on_demand() -> Iterator[None]:
+    if _SLOW in sys.modules or importlib.util.find_spec(_SLOW) is None:
         yield
         return
-
-    def is_valid_syntax(*arguments: Any, **options: Any) -> Any:
-        return importlib.import_module(_GRAMMAR).is_valid_syntax(*arguments, **options)
-
-    stand_in = ModuleType(_GRAMMAR)
-    stand_in.is_valid_syntax = is_valid_syntax  # type: ignore[attr-defined]
-    sys.modules[_GRAMMAR] = stand_in
+    sys.modules[_SLOW] = _OnDemand(_SLOW)
     try:
         yield
     finally:
-        del sys.modules[_GRAMMAR]
+        del sys.modules[_SLOW]
 
 
-with _grammar_on_demand():
+with _on_demand():
     from oras.auth.token import TokenAuth
     from oras.provider import Registry
 

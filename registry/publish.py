@@ -9,7 +9,7 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from kvreg.errors import NotFoundError, UsageError
 from kvreg.model.digest import sha256_file
@@ -31,6 +31,7 @@ from kvreg.model.profile import Profile
 from registry.parallel import in_parallel
 from registry.store import Store, refuse_move
 from registry.stream import BlobSource, Progress
+from registry.text import is_plain_name
 
 ANNOTATION_VERSION = "org.opencontainers.image.version"
 ANNOTATION_REVISION = "org.opencontainers.image.revision"
@@ -157,20 +158,6 @@ def is_fixed_tag(tag: str) -> bool:
     (True, False)
     """
     return _FIXED_TAG.fullmatch(tag) is not None
-
-
-def is_plain_name(title: str) -> bool:
-    """Whether a title is a file name and nothing that could lead elsewhere.
-
-    >>> is_plain_name("vllm-0.18.1-cp312-cp312-linux_x86_64.whl"), is_plain_name("../x")
-    (True, False)
-    """
-    return (
-        title not in ("", ".", "..")
-        and PurePath(title).name == title
-        and "\\" not in title
-        and title.isprintable()
-    )
 
 
 def _push(blob: tuple[BlobSource, Descriptor], progress: Progress | None, store: Store) -> int:

@@ -308,18 +308,22 @@ class Remote:
             url = following
         raise NetworkError(f"{self.location}: the registry sent a list that does not end")
 
-    def _from_api(self, digest: str) -> list[Descriptor] | None:
+    def _from_api(self, digest: str, *, ask_again: bool = True) -> list[Descriptor] | None:
         """The referrers by the API; None where there is no such API."""
         found: list[Descriptor] = []
         pages = self._pages(f"referrers/{digest}", {"Accept": MEDIA_TYPE_INDEX})
         for number, page in enumerate(pages):
             kind = page.headers.get("Content-Type", "").partition(";")[0].strip()
-            if page.status_code != 200 or kind != MEDIA_TYPE_INDEX:
-                # 404, or the page that a web server shows for any path it does not know.
-                if number == 0:
-                    return None
+            if page.status_code == 200 and kind == MEDIA_TYPE_INDEX:
+                found += parse_referrers(page.content, digest)
+            elif number > 0:
                 raise self._client.unexpected("GET", page, (200,))
-            found += parse_referrers(page.content, digest)
+            elif page.status_code == 200 and ask_again:
+                # Either a web server that shows a page for any path it does not know, or a proxy
+                # that got in between once: then an empty list would be a wrong one.
+                return self._from_api(digest, ask_again=False)
+            else:
+                return None
         return found
 
     def _from_tag(self, digest: str) -> tuple[Descriptor, ...]:

@@ -1,6 +1,7 @@
 """Text that comes from elsewhere, made fit for a terminal."""
 
 import json
+from pathlib import PurePath
 
 import requests
 
@@ -14,6 +15,20 @@ def printable(text: str, limit: int = 300) -> str:
     'read?[31m only'
     """
     return "".join(char if char.isprintable() else "?" for char in text[:limit])
+
+
+def is_plain_name(title: str) -> bool:
+    """Whether a title is a file name and nothing that could lead elsewhere.
+
+    >>> is_plain_name("vllm-0.18.1-cp312-cp312-linux_x86_64.whl"), is_plain_name("../x")
+    (True, False)
+    """
+    return (
+        title not in ("", ".", "..")
+        and PurePath(title).name == title
+        and "\\" not in title
+        and title.isprintable()
+    )
 
 
 def error_text(response: requests.Response) -> str:

@@ -10,7 +10,7 @@ from kvreg.model.profile import profile_from_canonical
 from kvreg.model.signature import signature_tag
 from kvreg.publickey import PublicKey
 from kvreg.signatures import Signature, require_signature
-from registry.content import Content, parse_content
+from registry.content import Content, check_titles, parse_content
 from registry.signatures import StoreSignatures
 from registry.store import Store, read_small
 from registry.stream import Progress
@@ -115,6 +115,7 @@ class _Verify:
         try:
             raw = self._store.fetch_manifest(descriptor.digest)
             content = parse_content(raw, descriptor.media_type)
+            check_titles(content)
             if len(raw) != descriptor.size:
                 raise VerificationError(f"it has {len(raw)} bytes, not {descriptor.size}")
         except (VerificationError, NotFoundError) as error:

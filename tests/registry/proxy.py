@@ -102,6 +102,14 @@ def flipped(request: Request, forward: Forward) -> Answer:
     return answer
 
 
+def flipped_on_the_way(request: Request, forward: Forward) -> Answer:
+    """Change one byte of the request's body."""
+    body = bytearray(request.body)
+    if body:
+        body[len(body) // 2] ^= 0x01
+    return forward(Request(request.method, request.path, request.headers, bytes(body)))
+
+
 def with_header(name: str, value: str | None) -> Action:
     """Replace a header of the answer, or drop it."""
 

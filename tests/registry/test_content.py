@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvreg.errors import VerificationError
 from kvreg.model.oci import MEDIA_TYPE_INDEX, MEDIA_TYPE_MANIFEST, Descriptor, Manifest
 from registry.content import DOCKER_LIST, DOCKER_MANIFEST, parse_content
-from registry.publish import is_plain_name
+from registry.text import is_plain_name
 
 ONE = {"mediaType": "a/b", "digest": "sha256:" + "1" * 64, "size": 1}
 TWO = {"mediaType": "a/c", "digest": "sha256:" + "2" * 64, "size": 2}

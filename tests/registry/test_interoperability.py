@@ -181,14 +181,15 @@ class TestOrasPy:
             "self", "url", "method", "data", "headers", "json", "stream",
         )  # fmt: skip
 
-    def test_importing_it_costs_nobody_a_grammar_and_takes_nobody_a_check(self) -> None:
+    def test_importing_it_is_quick_and_takes_nobody_a_check(self) -> None:
         script = (
-            "import sys, registry.remote, jsonschema\n"
-            "assert 'rfc3987_syntax' not in sys.modules\n"
-            "checker = jsonschema.FormatChecker()\n"
-            "if 'iri' in checker.checkers:\n"
-            "    assert checker.conforms('https://example.org/\u00e4', 'iri')\n"
-            "    assert not checker.conforms('no iri', 'iri')\n"
+            "import sys, registry.remote\n"
+            "assert 'jsonschema' not in sys.modules\n"
+            "import jsonschema, oras.provider\n"
+            "oras.provider.jsonschema.validate({}, {'type': 'object'})\n"
+            "try: oras.provider.jsonschema.validate([], {'type': 'object'})\n"
+            "except jsonschema.ValidationError: pass\n"
+            "else: raise AssertionError\n"
         )
         root = Path(__file__).parents[2]
         subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)

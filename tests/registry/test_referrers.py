@@ -65,6 +65,16 @@ def test_a_web_page_is_not_the_api(proxy: Proxy, make_remote: MakeRemote) -> Non
     subject = push_artifact(remote, "one").descriptor()
     sbom = attach(remote, subject, "application/x-sbom", b"1", "sbom.json")
     page = respond(200, {"Content-Type": "text/html"}, b"<html>not found</html>")
+    proxy.fail("GET", "/referrers/", page, times=2)
+    assert [item.digest for item in remote.referrers(subject.digest)] == [sbom.digest]
+
+
+def test_a_web_page_that_comes_once_hides_nothing(proxy: Proxy, make_remote: MakeRemote) -> None:
+    proxy.referrers_api = True
+    remote = make_remote(proxy.host)
+    subject = push_artifact(remote, "one").descriptor()
+    sbom = attach(remote, subject, "application/x-sbom", b"1", "sbom.json")
+    page = respond(200, {"Content-Type": "text/html"}, b"<html>sign in</html>")
     proxy.fail("GET", "/referrers/", page)
     assert [item.digest for item in remote.referrers(subject.digest)] == [sbom.digest]
 

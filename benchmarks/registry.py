@@ -1,0 +1,275 @@
+"""Pushing and pulling against `oras` and `skopeo`: the same work, the same machine, one run.
+
+    python -m benchmarks.registry                          1 GB, seven rounds, a table
+    python -m benchmarks.registry --blobs 8 --json out.json
+
+A real CNCF Distribution serves on loopback. Each contender is a fresh process; a round runs all of
+them, in an order that changes from round to round, and before each run the registry is emptied
+and the disk has caught up. Every run's result is hashed afterwards, outside of the time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from kvreg.model.digest import sha256_file
+from kvreg.model.oci import ANNOTATION_TITLE, Descriptor, Manifest, empty_descriptor
+from registry.layout import Layout
+from tests.kvreg.profiles import make_profile
+from tests.support.distribution import Distribution, running_distribution
+from tests.support.tools import Tool, find_tool
+
+KIND = "application/octet-stream"
+OURS = "registry"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process: seconds it took, CPU seconds it used, bytes that it held at most."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+@dataclass
+class Task:
+    """The same work for several contenders: the command of each, by name."""
+
+    name: str
+    commands: dict[str, list[str]]
+    before: Callable[[], None]
+    check: Callable[[], None]
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+
+    def median(self, contender: str) -> float:
+        """Seconds."""
+        return statistics.median(run.seconds for run in self.runs[contender])
+
+    def ratios(self, other: str) -> list[float]:
+        """Our time over the other's, round by round: below one is faster."""
+        pairs = zip(self.runs[OURS], self.runs[other], strict=True)
+        return [ours.seconds / theirs.seconds for ours, theirs in pairs]
+
+    @property
+    def fastest_other(self) -> str:
+        """Whom to measure up to."""
+        return min((name for name in self.runs if name != OURS), key=self.median)
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON-ready data."""
+        return {
+            "task": self.name,
+            "runs": {name: [asdict(run) for run in runs] for name, runs in self.runs.items()},
+            "median_seconds": {name: self.median(name) for name in self.runs},
+            "fastest_other": self.fastest_other,
+            "ratio": {
+                name: {
+                    "median": statistics.median(self.ratios(name)),
+                    "least": min(self.ratios(name)),
+                    "most": max(self.ratios(name)),
+                }
+                for name in self.runs
+                if name != OURS
+            },
+        }
+
+
+class Bench:
+    """The registry, the material and the commands."""
+
+    def __init__(self, folder: Path, running: Distribution, size: int, blobs: int) -> None:
+        self.folder = folder
+        self.registry = running
+        self.target = f"{running.host}/bench/artifact"
+        self.size = size
+        self.files = [self._random_file(number, size // blobs) for number in range(blobs)]
+        self.layout = Layout(folder / "source")
+        self.out = folder / "out"
+        self.manifest = self._fill()
+        make_profile(folder / "profiles")
+
+    def tasks(self, oras: Tool, skopeo: Tool) -> list[Task]:
+        """What is measured."""
+        ours = [sys.executable, "-c", "from registry.cli import main; main()"]
+        policy = [*skopeo.command, "--insecure-policy", "--tmpdir", str(self.folder)]
+        source, target, out = f"{self.layout.path}:one", f"{self.target}:one", f"{self.out}:one"
+        files = [f"{path.name}:{KIND}" for path in self.files]
+        wheels = [text for path in self.files for text in ("--wheel", str(path))]
+        profile = str(self.folder / "profiles" / "demo")
+        push = Task(
+            "push: a layout to the registry",
+            {
+                OURS: [*ours, "copy", f"oci-layout:{source}", target],
+                "oras": [*oras.command, "cp", "--from-oci-layout", "--to-plain-http", "--no-tty",
+                         source, target],
+                "skopeo": [*policy, "copy", "--preserve-digests", "--dest-tls-verify=false",
+                           f"oci:{source}", f"docker://{target}"],
+            },
+            self._empty_registry,
+            self._check_registry,
+        )  # fmt: skip
+        files_task = Task(
+            "push: files to the registry",
+            {
+                OURS: [*ours, "push", self.target, "--profile", profile, *wheels],
+                "oras": [*oras.command, "push", "--plain-http", "--no-tty", target, *files],
+            },
+            self._empty_registry,
+            self._check_registry,
+        )
+        pull = Task(
+            "pull: the registry to a layout",
+            {
+                OURS: [*ours, "copy", target, f"oci-layout:{out}"],
+                "oras": [*oras.command, "cp", "--from-plain-http", "--to-oci-layout", "--no-tty",
+                         target, out],
+                "skopeo": [*policy, "copy", "--preserve-digests", "--src-tls-verify=false",
+                           f"docker://{target}", f"oci:{out}"],
+            },
+            self._remove_out,
+            self._check_out,
+        )  # fmt: skip
+        return [push, files_task, pull]
+
+    def measure(self, task: Task, contender: str) -> None:
+        """Run one contender's command once."""
+        task.before()
+        os.sync()
+        with (self.folder / "output").open("w+") as output:
+            begun = time.monotonic()
+            process = subprocess.Popen(
+                task.commands[contender], cwd=self.folder / "files", stdout=output, stderr=output
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.monotonic() - begun
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode != 0:
+                output.seek(0)
+                sys.exit(f"{contender} failed at {task.name}:\n{output.read()[-2000:]}")
+        task.check()
+        cpu = usage.ru_utime + usage.ru_stime
+        task.runs.setdefault(contender, []).append(Run(seconds, cpu, usage.ru_maxrss * 1024))
+
+    def _random_file(self, number: int, size: int) -> Path:
+        path = self.folder / "files" / f"part_{number}-1-py3-none-any.whl"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as stream:
+            for start in range(0, size, 1 << 20):
+                stream.write(os.urandom(min(1 << 20, size - start)))
+        return path
+
+    def _fill(self) -> Manifest:
+        self.layout.push_blob(b"{}", empty_descriptor())
+        layers = []
+        for path in self.files:
+            title = {ANNOTATION_TITLE: path.name}
+            layer = Descriptor(KIND, sha256_file(path), path.stat().st_size, title)
+            self.layout.push_blob(path, layer)
+            layers.append(layer)
+        manifest = Manifest(empty_descriptor(), tuple(layers), "application/x-bench")
+        self.layout.push_manifest(manifest.to_bytes(), tag="one")
+        return manifest
+
+    def _empty_registry(self) -> None:
+        shutil.rmtree(self.registry.root / "docker", ignore_errors=True)
+
+    def _remove_out(self) -> None:
+        shutil.rmtree(self.out, ignore_errors=True)
+
+    def _check_registry(self) -> None:
+        for layer in self.manifest.layers:
+            hexadecimal = layer.digest.removeprefix("sha256:")
+            (stored,) = self.registry.root.rglob(f"blobs/sha256/*/{hexadecimal}/data")
+            assert sha256_file(stored) == layer.digest
+
+    def _check_out(self) -> None:
+        for layer in self.manifest.layers:
+            stored = self.out / "blobs/sha256" / layer.digest.removeprefix("sha256:")
+            assert sha256_file(stored) == layer.digest
+
+
+def measure(size: int, blobs: int, rounds: int, scratch: Path | None) -> dict[str, object]:
+    """Everything, as JSON-ready data."""
+    tools = find_tool("oras"), find_tool("skopeo")
+    order = random.Random(1)
+    with (
+        tempfile.TemporaryDirectory(prefix="kvreg-bench-", dir=scratch) as name,
+        running_distribution(Path(name) / "registry") as running,
+    ):
+        bench = Bench(Path(name), running, size, blobs)
+        tasks = bench.tasks(*tools)
+        for task in tasks:
+            if task.before == bench._remove_out:
+                bench._empty_registry()
+                subprocess.run(tasks[0].commands["oras"], cwd=name, check=True, capture_output=True)
+            for _ in range(rounds):
+                contenders = list(task.commands)
+                order.shuffle(contenders)
+                for contender in contenders:
+                    bench.measure(task, contender)
+                    last = task.runs[contender][-1]
+                    note = f"{task.name:<32} {contender:<9} {last.seconds:6.2f} s"
+                    print(note, file=sys.stderr, flush=True)
+    return {
+        "bytes": size,
+        "blobs": blobs,
+        "rounds": rounds,
+        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "versions": {tool.name: f"{tool.version} ({tool.origin})" for tool in tools},
+        "tasks": [task.to_dict() for task in tasks],
+    }
+
+
+def table(found: dict[str, object]) -> str:
+    """The result for people."""
+    lines = [
+        f"{found['bytes']} bytes in {found['blobs']} blob(s), {found['rounds']} rounds;"
+        " time as median (least to most); ratio = registry's time over the other's",
+        f"{'':<32} {'':<9} {'seconds':<22} {'ratio':<22} {'CPU s':>6} {'peak MiB':>9}",
+    ]
+    for task in found["tasks"]:  # type: ignore[attr-defined]
+        for name, runs in task["runs"].items():
+            seconds = sorted(run["seconds"] for run in runs)
+            ratio = task["ratio"].get(name)
+            lines.append(
+                f"{task['task']:<32} {name:<9} {_spread(statistics.median(seconds), seconds):<22} "
+                f"{_spread(ratio['median'], [ratio['least'], ratio['most']]) if ratio else '':<22} "
+                f"{statistics.median(run['cpu_seconds'] for run in runs):6.2f} "
+                f"{max(run['peak_bytes'] for run in runs) / 2**20:9.0f}"
+            )
+    return "\n".join(lines)
+
+
+def _spread(middle: float, values: Sequence[float]) -> str:
+    return f"{middle:.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--size", type=int, default=1_000_000_000, help="bytes (default: 1 GB)")
+    parser.add_argument("--blobs", type=int, default=1, help="cut into so many (default: 1)")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scratch", type=Path, help="a folder with five times the size free")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    options = parser.parse_args()
+    found = measure(options.size, options.blobs, options.rounds, options.scratch)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
