@@ -26,9 +26,9 @@ from registry.files import sync_directory, write_atomically
 from registry.garbage import collect_garbage
 from registry.index import LayoutIndex
 from registry.layout import Layout
-from registry.publish import is_plain_name
 from registry.store import Store
 from registry.stream import Progress
+from registry.text import is_plain_name
 
 DEFAULT_LIMIT = 20 * 10**9
 """Bytes that one file may have: what Kaggle takes."""
