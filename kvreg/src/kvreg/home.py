@@ -58,19 +58,22 @@ class Home:
         return self.runtimes / f".staging-{parse_digest(profile_digest)}"
 
     @contextmanager
-    def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    def lock(
+        self, name: str, waiting: Callable[[], object] = lambda: None, *, shared: bool = False
+    ) -> Iterator[None]:
         """Hold a lock among processes; `waiting` is called once if another one holds it.
 
-        The lock goes with the process, however it ends.
+        Several may hold a `shared` one at once. The lock goes with the process, however it ends.
         """
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         path = self.root / "locks" / f"{name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, kind)
             yield
 
     def require_space(self, needed: int, purpose: str) -> None:
