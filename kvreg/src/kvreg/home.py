@@ -5,6 +5,7 @@
     <home>/blobs/sha256/<hex>             verified blobs; <hex>.partial while they arrive
     <home>/runtimes/<hex>/                a staged runtime: site/, runtime.json, profile.json
     <home>/runtimes/.staging-<hex>/       one that is being made
+    <home>/pycache/                       compiled files of what ran with a runtime
     <home>/locks/                         what is being worked on
 
 The home is ``--home``, else ``$KVREG_HOME``, else ``~/.local/share/kvreg``.
@@ -56,6 +57,15 @@ class Home:
     def staging(self, profile_digest: str) -> Path:
         """Where the runtime of a profile digest is made, beside its final place."""
         return self.runtimes / f".staging-{parse_digest(profile_digest)}"
+
+    @property
+    def pycache(self) -> Path:
+        """Where compiled files go (``PYTHONPYCACHEPREFIX``), by the path of their source."""
+        return self.root / "pycache"
+
+    def compiled(self, folder: Path) -> Path:
+        """Where the compiled files of the sources in `folder` are."""
+        return self.pycache / folder.absolute().relative_to("/")
 
     @contextmanager
     def lock(
