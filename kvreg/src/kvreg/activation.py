@@ -12,16 +12,16 @@
 ======================  ========================================================================
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kvreg import catalogue
-from kvreg.errors import KvregError, NotFoundError
+from kvreg.errors import NotFoundError
 from kvreg.home import Home
 from kvreg.model.digest import parse_digest
-from kvreg.runtime import SITE, Runtime, read_runtime, staged_folders
+from kvreg.request import Request, split_identity
+from kvreg.runtime import SITE, Runtime, read_runtime, readable_runtimes
 
 
 def find_runtime(home: Home, text: str) -> Runtime:
@@ -33,10 +33,14 @@ def find_runtime(home: Home, text: str) -> Runtime:
     if text.startswith("sha256:"):
         parse_digest(text)
         return _read(home, text, text)
+    name, digest = split_identity(text)
+    if digest is not None:
+        request = Request(text, name, digest=digest).on(home)
+        return _read(home, request.profile or digest, text)
     try:
         profile = catalogue.find_profile(text)
     except NotFoundError:
-        named = [runtime for runtime in _readable(home) if runtime.profile_name == text]
+        named = [runtime for runtime in readable_runtimes(home) if runtime.profile_name == text]
         if len(named) == 1:
             return named[0]
         raise
@@ -82,13 +86,6 @@ def _read(home: Home, digest: str, text: str) -> Runtime:
         ) from None
 
 
-def _readable(home: Home) -> Iterator[Runtime]:
-    """All staged runtimes but damaged ones, which must not keep the others from being used."""
-    for folder in staged_folders(home):
-        with contextlib.suppress(KvregError):
-            yield read_runtime(folder)
-
-
 def _others(home: Home) -> str | None:
-    known = [f"{item.profile_name} ({item.profile_digest})" for item in _readable(home)]
+    known = [f"{item.profile_name} ({item.profile_digest})" for item in readable_runtimes(home)]
     return "staged: " + ", ".join(known) if known else None
