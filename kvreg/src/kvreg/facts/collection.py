@@ -66,9 +66,11 @@ def torch_process(folder: Path | None, machine: Machine) -> Loader:
     )
     if folder is not None:
         # In the order of torch/__init__.py.
-        for path in (folder / "lib/libtorch_global_deps.so", *sorted(folder.glob("_C*.so"))):
-            if path.is_file():
-                loader.load(path)
+        common = folder / "lib" / "libtorch_global_deps.so"
+        if common.is_file():
+            loader.load(common, everybody=True)
+        for path in sorted(folder.glob("_C*.so")):
+            loader.load(path)
     return loader
 
 
