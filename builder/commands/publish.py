@@ -108,9 +108,14 @@ def publish_product(
 
     With a `key`, artifact and provenance are signed. Raises what the steps raise.
     """
+    from builder.capabilities import compute_capabilities
     from builder.product import PROVENANCE, RECORD, SBOM
     from builder.provenance import MEDIA_TYPE_RECORD, build_provenance
-    from kvreg.model.oci import MEDIA_TYPE_PROVENANCE, MEDIA_TYPE_SBOM
+    from kvreg.model.oci import (
+        ANNOTATION_COMPUTE_CAPABILITIES,
+        MEDIA_TYPE_PROVENANCE,
+        MEDIA_TYPE_SBOM,
+    )
     from registry.attach import attach
     from registry.publish import Layer, ToolchainUse, publish
     from registry.signing import attest, sign
@@ -120,11 +125,14 @@ def publish_product(
         ToolchainUse(used["name"], used["image_digest"], used["cuda_version"]) if used else None
     )
     profile = product.profile
+    capabilities = compute_capabilities(product.record["audit"], profile)
+    annotations = {ANNOTATION_COMPUTE_CAPABILITIES: " ".join(capabilities)} if capabilities else {}
     with progress(product.wheel.stat().st_size, "publishing") as bar:
         published = publish(
             store,
             profile,
             [Layer(product.wheel, role=profile.runtime.role)],
+            annotations,
             toolchain=toolchain,
             dated=dated,
             progress=bar.update,

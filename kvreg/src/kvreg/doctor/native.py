@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kvreg.doctor.check import Check
-from kvreg.facts.collection import torch_process
 from kvreg.facts.loader import Loaded, Loader
 from kvreg.facts.machine import Machine
+from kvreg.facts.process import torch_process
 from kvreg.facts.torch import torch_folder
 from kvreg.model.profile import Profile
 from kvreg.runtime import Runtime

@@ -17,8 +17,8 @@ REMEDIES = {
     "os": "use an image of {required}",
     "arch": "use a machine with processor {required}, or a runtime compiled for {found}",
     "glibc": "use an image with glibc {required}; the C library cannot be replaced by a package",
-    "glibcxx": "use an image whose libstdc++ provides GLIBCXX_{validated}; if another one comes first"
-    " (conda, LD_LIBRARY_PATH), take it out of the way",
+    "glibcxx": "use an image whose libstdc++ provides GLIBCXX_{validated}; if another one comes"
+    " first (conda, LD_LIBRARY_PATH), take it out of the way",
     "cxxabi": "use an image whose libstdc++ provides CXXABI_{validated}",
     "python": "use an image with Python {required}, or a profile for {found}",
     "python_tag": "use an interpreter of {required}, or a runtime built for {found}",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from kvreg.console import human_bytes
 from kvreg.doctor.check import Check, bound, undetermined
 from kvreg.facts.model import Gpu, HostFacts, NcclFile
+from kvreg.facts.process import BY_TORCH
 from kvreg.model.fact import Fact
 from kvreg.model.profile import Profile
 
@@ -122,7 +123,7 @@ def _nccl_files(profile: Profile, facts: HostFacts) -> Check:
         described.append(f"vLLM would load: {_file(nccl.other)}")
     found = "; ".join(described)
     used = nccl.other if nccl.other and nccl.other.version != _version(nccl.loaded) else nccl.loaded
-    own = used is not None and used.origin.startswith(("RPATH", "RUNPATH", "loaded by torch"))
+    own = used is not None and used.origin.startswith(("RPATH", "RUNPATH", BY_TORCH))
     if own:
         return Check("nccl.files", required, None, found, "ok", f"{_file(used)} is torch's own")
     verdict = profile.host.nccl.judge(_version(used))

@@ -46,8 +46,7 @@ class Loaded:
 class Loader:
     """A process that has loaded nothing but its program; `load` adds files and what they need.
 
-    `missing` tells which names were needed, and by whom, and not found. `last_resort` maps a name
-    to a file that the program itself would load (torch does so with the ``nvidia-*`` packages).
+    `missing` tells which names were needed, and by whom, and not found.
     """
 
     def __init__(
@@ -56,11 +55,9 @@ class Loader:
         environment: Mapping[str, str],
         *,
         root: Path = Path("/"),
-        last_resort: Mapping[str, Path] | None = None,
     ) -> None:
         self.loaded: dict[str, Loaded] = {}
         self.missing: dict[str, str] = {}
-        self._last_resort = last_resort or {}
         self._root = root
         self._files: dict[Path, Loaded] = {}
         self._waiting: list[Loaded] = []
@@ -89,13 +86,15 @@ class Loader:
         for item in self._files.values():
             item.elf.close()
 
-    def load(self, path: Path, *, everybody: bool = False) -> Loaded | None:
+    def load(
+        self, path: Path, origin: str = "imported", *, everybody: bool = False
+    ) -> Loaded | None:
         """Load a file by its path, as an import does, and all that it needs.
 
         `everybody`: what it exports is there for files that do not name it (``RTLD_GLOBAL``).
         None when it is no ELF file of this machine.
         """
-        item = self._open(path.absolute(), path.name, "imported", self.program)
+        item = self._open(path.absolute(), path.name, origin, self.program)
         self._settle()
         if item is not None and everybody:
             self._global.append(item)
@@ -148,8 +147,6 @@ class Loader:
             yield Place(self._root / path.lstrip("/"), "ld.so.cache")
         for folder in DEFAULT_DIRECTORIES:
             yield Place(self._root / folder.lstrip("/") / name, "default directory")
-        if name in self._last_resort:
-            yield Place(self._last_resort[name], "loaded by torch itself")
 
     def _need(self, name: str, by: Loaded | None, origin: str | None = None) -> None:
         if name in self.loaded:
