@@ -120,9 +120,14 @@ def publish_product(
     `overlay` are the layers of the profile's overlay, from `overlay_layers`. With a `key`,
     artifact and provenance are signed. Raises what the steps raise.
     """
+    from builder.capabilities import compute_capabilities
     from builder.product import PROVENANCE, RECORD, SBOM
     from builder.provenance import MEDIA_TYPE_RECORD, build_provenance
-    from kvreg.model.oci import MEDIA_TYPE_PROVENANCE, MEDIA_TYPE_SBOM
+    from kvreg.model.oci import (
+        ANNOTATION_COMPUTE_CAPABILITIES,
+        MEDIA_TYPE_PROVENANCE,
+        MEDIA_TYPE_SBOM,
+    )
     from registry.attach import attach
     from registry.publish import Layer, ToolchainUse, publish
     from registry.signing import attest, sign
@@ -132,6 +137,8 @@ def publish_product(
         ToolchainUse(used["name"], used["image_digest"], used["cuda_version"]) if used else None
     )
     profile = product.profile
+    capabilities = compute_capabilities(product.record["audit"], profile)
+    annotations = {ANNOTATION_COMPUTE_CAPABILITIES: " ".join(capabilities)} if capabilities else {}
     layers = [Layer(product.wheel, role=profile.runtime.role), *overlay]
     total = sum(layer.path.stat().st_size for layer in layers)
     with progress(total, "publishing") as bar:
@@ -139,6 +146,7 @@ def publish_product(
             store,
             profile,
             layers,
+            annotations,
             toolchain=toolchain,
             dated=dated,
             progress=bar.update,

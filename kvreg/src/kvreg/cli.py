@@ -11,6 +11,9 @@ from kvreg import __version__
 COMMANDS = {
     "profile": ("kvreg.commands.profile", "List, show, validate and digest profiles."),
     "pull": ("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
+    "facts": ("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
+    "doctor": ("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
+    "drift": ("kvreg.commands.drift", "Replay published package lists against a profile."),
     "list": ("kvreg.commands.list", "List the runtimes that are staged here."),
     "verify": (
         "kvreg.commands.verify",
