@@ -4,10 +4,10 @@ They are text to start from: written out, a plan is edited like any other file a
 """
 
 import json
-import tomllib
 from importlib import resources
 from pathlib import Path
 
+from kvreg import toml
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.sweep.reading import PlanReader
 
@@ -41,7 +41,7 @@ def _workloads(path: Path | None) -> str:
     where = str(path) if path else _PROMPTS
     try:
         text = path.read_text(encoding="utf-8") if path else _data(_PROMPTS)
-        tree = tomllib.loads(text)
+        tree = toml.loads(text)
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {where}") from None
     except ValueError as error:
