@@ -141,9 +141,7 @@ def _load(session: Session, subject: Subject, folder: Any, caches: Mapping[str, 
 
 def _events(session: Session, key: str) -> list[Mapping[str, Any]]:
     return [
-        event
-        for event in session.ledger.events
-        if event["event"] == "gate" and event["key"] == key
+        event for event in session.ledger.events if event["event"] == "gate" and event["key"] == key
     ]
 
 

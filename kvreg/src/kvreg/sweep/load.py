@@ -130,10 +130,15 @@ class Run:
         ]
         guard = asyncio.create_task(self._guard(began))
         try:
-            waiting = asyncio.gather(*workers)
+            all_done = asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            waiting = asyncio.create_task(all_done)
             await asyncio.wait([waiting, guard], return_when=asyncio.FIRST_COMPLETED)
             duration = time.perf_counter() - began
-            (guard if guard.done() else waiting).result()
+            waiting.cancel()
+            # The guard ends only by an error; of the workers, the first error counts.
+            for task in (guard, *workers):
+                if task.done():
+                    task.result()
             return duration
         finally:
             tasks = [*workers, guard]

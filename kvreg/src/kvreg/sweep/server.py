@@ -83,9 +83,7 @@ class Server:
 
     def because(self, otherwise: str) -> Verdict:
         """The verdict that the log asks for, else `FAILED` with `otherwise`."""
-        return verdict_on(
-            log_tail(self.log, _LOG_BYTES), otherwise, starting=not self.healthy
-        )
+        return verdict_on(log_tail(self.log, _LOG_BYTES), otherwise, starting=not self.healthy)
 
     def tail(self) -> str:
         """The end of the log, for the record."""
