@@ -15,6 +15,7 @@ COMMANDS = {
     ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
 }
 
 

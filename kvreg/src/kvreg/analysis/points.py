@@ -43,11 +43,11 @@ class Arm:
         """The repetitions that ended in `state`."""
         return sorted(number for number, row in self.cells.items() if row.state == state)
 
-    def to_dict(self, level: float) -> dict[str, Any]:
+    def to_dict(self, names: Iterable[str], level: float) -> dict[str, Any]:
         """See `Analysis.to_dict`, ``arms``."""
         any_row = next(iter(self.cells.values()))
         metrics = {}
-        for name in METRICS:
+        for name in names:
             values = self.values(name)
             if values:
                 mean = estimate(list(values.values()), level)
@@ -64,6 +64,11 @@ class Arm:
             "concurrency": self.concurrency,
             "tp": self.tp,
             "states": {str(number): row.state for number, row in sorted(self.cells.items())},
+            "reasons": {
+                str(number): row.reason
+                for number, row in sorted(self.cells.items())
+                if row.reason is not None
+            },
             "max_gpu_memory_mib": {
                 str(number): value for number, value in self.values("max_gpu_memory_mib").items()
             },
@@ -149,8 +154,18 @@ class Point:
         return {tp: numbers for tp, numbers in found.items() if numbers}
 
 
-def judge(baseline: Arm, candidate: Arm, level: float = LEVEL) -> Point:
-    """Pair two arms of the same point by repetition and judge every metric."""
+def judge(
+    baseline: Arm,
+    candidate: Arm,
+    level: float = LEVEL,
+    *,
+    metrics: Iterable[Metric] = tuple(METRICS.values()),
+    label: str | None = None,
+) -> Point:
+    """Pair two arms of the same point by repetition and judge every metric.
+
+    With a `label` the repetitions are no replications: means are compared and no interval is made.
+    """
     gated = any(arm.in_state(GATED_STATE) for arm in (baseline, candidate))
     return Point(
         baseline.model,
@@ -160,14 +175,14 @@ def judge(baseline: Arm, candidate: Arm, level: float = LEVEL) -> Point:
         candidate,
         tuple(_left_out(baseline, candidate)),
         {
-            name: _judgement(metric, baseline, candidate, gated, level)
-            for name, metric in METRICS.items()
+            metric.name: _judgement(metric, baseline, candidate, gated, label, level)
+            for metric in metrics
         },
     )
 
 
 def _judgement(
-    metric: Metric, baseline: Arm, candidate: Arm, gated: bool, level: float
+    metric: Metric, baseline: Arm, candidate: Arm, gated: bool, label: str | None, level: float
 ) -> Judgement:
     first, second = baseline.values(metric.name), candidate.values(metric.name)
     matched = [number for number in first if number in second]
@@ -182,6 +197,10 @@ def _judgement(
     if gated:
         reason = "a repetition passed the resource boundary: there is no valid comparison"
         return Judgement(differences, ratios, found, mean, GATED, reason)
+    if found is not None and label is not None:
+        return Judgement(
+            differences, ratios, Estimate(found.n, found.mean), mean, INCONCLUSIVE, label
+        )
     if found is None or found.n < 2:
         reason = _too_few(metric, first, second, len(matched))
         return Judgement(differences, ratios, found, mean, INCONCLUSIVE, reason)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvreg.analysis.crossover import Crossover
-from kvreg.analysis.metrics import METRICS, PRIMARY, Metric
+from kvreg.analysis.metrics import PRIMARY, Metric
 from kvreg.analysis.points import Arm, Point, Subject
 from kvreg.analysis.statistics import POWER, Prior, detectable_effect
 
@@ -107,6 +107,9 @@ class Analysis:
     """A study's results. `to_dict` is their public form; reports are drawn from it alone."""
 
     identity: Mapping[str, Any]
+    label: str | None
+    gates: tuple[Mapping[str, Any], ...]
+    metrics: tuple[Metric, ...]
     level: float
     arms: tuple[Arm, ...]
     pairs: tuple[Pair, ...]
@@ -117,7 +120,12 @@ class Analysis:
     _priors: Mapping[tuple[Pair, str], Prior | None]
 
     def crossovers(self, metric: str = PRIMARY, pair: Pair | None = None) -> list[Verdict]:
-        """The verdicts of one metric and one pair (the first), by model and workload."""
+        """The verdicts of one metric and one pair (the first), by model and workload.
+
+        None where the rows have a label: there is no crossover without fresh servers.
+        """
+        if self.label is not None:
+            return []
         pair = pair or self.pairs[0]
         return [v for v in self.verdicts if v.metric.name == metric and v.pair == pair]
 
@@ -130,13 +138,18 @@ class Analysis:
             kind            "kvreg-analysis"
             identity        {"source": "cells", "cells": sha256} or
                             {"source": "sweep", "plan", "artifact", "profile", "facts", "ledger":
-                             digests or null, "engine", "kvreg", "created"}
+                             digests or null, "engine", "kvreg", "created", "name", "pending":
+                             cells of the plan without a result, "memory_boundary_mib"}
+            label           null, or what the rows are instead of a paired comparison of fresh
+                            servers ("within-server, descriptive"): then there are no intervals
+                            and no crossovers, only arms, points' means and descriptive
             rule            {"level": 0.95, "interval": words, "sustained", "gated", "missing",
                              "replication", "descriptive", "holm", "moderated", "detectable": words}
             design          {"models": [..], "workloads": {name: {"input_tokens", "output_tokens"}},
                              "concurrencies": [..], "tp": [..], "repetitions": [..],
                              "cells": n, "states": {state: n}}
-            metrics         {name: {"label", "unit", "better": "higher"|"lower"}}, in table order
+            metrics         {name: {"label", "unit", "better": "higher"|"lower"}}, in table order;
+                            the ones that were asked for and always the primary one
             primary_metric  "output_tokens_per_s"
             pairs           [{"baseline_tp", "candidate_tp"}], the first is the default
             crossovers      of the primary metric and the first pair, one per (model, workload):
@@ -155,8 +168,9 @@ class Analysis:
                             every metric and pair; never an inference
             incompatible    [{"model", "workload", "tp", "cells"}]: arms that never ran; such
                             subjects are in no table above
+            gates           [{"model", "tp", "state", "reason"}], compatibility gates on record
             arms            [{"model", "workload", "input_tokens", "output_tokens", "concurrency",
-                              "tp", "states": {repetition: state},
+                              "tp", "states": {repetition: state}, "reasons": {repetition: words},
                               "max_gpu_memory_mib": {repetition: MiB},
                               "metrics": {name: {"values": {repetition: value}, "mean",
                                                  "interval": [low, high] | null}}}]
@@ -186,6 +200,7 @@ class Analysis:
             "schema": 1,
             "kind": "kvreg-analysis",
             "identity": dict(self.identity),
+            "label": self.label,
             "rule": {
                 "level": self.level,
                 "interval": "paired, two-sided Student t",
@@ -193,14 +208,18 @@ class Analysis:
                 **_ALONE,
             },
             "design": self._design(),
-            "metrics": {name: metric.to_dict() for name, metric in METRICS.items()},
+            "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
             "primary_metric": PRIMARY,
             "pairs": [pair.to_dict() for pair in self.pairs],
             "crossovers": [found.to_dict() for found in self.crossovers()],
-            "all_crossovers": [found.to_dict() for found in self.verdicts],
+            "all_crossovers": [found.to_dict() for found in self.verdicts if self.label is None],
             "descriptive": [d for v in self.verdicts if (d := v.descriptive_dict()) is not None],
             "incompatible": [dict(entry) for entry in self.incompatible],
-            "arms": [arm.to_dict(self.level) for arm in self.arms],
+            "gates": [dict(gate) for gate in self.gates],
+            "arms": [
+                arm.to_dict([metric.name for metric in self.metrics], self.level)
+                for arm in self.arms
+            ],
             "points": [self._point(pair, point) for pair, point in self.points],
             "power": self._power(),
             "cross_check": [self._cross_check(pair, name) for pair, name in self._priors],

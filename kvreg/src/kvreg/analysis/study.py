@@ -25,8 +25,8 @@ def analyze(
     rows: Iterable[CellRow] | CellTable,
     *,
     baseline: int | None = None,
+    metrics: Iterable[str] = tuple(METRICS),
     level: float = LEVEL,
-    identity: Mapping[str, Any] | None = None,
 ) -> Analysis:
     """Judge every metric at every point, for the baseline TP degree against each higher one.
 
@@ -34,26 +34,31 @@ def analyze(
     against the next higher degree) is the default one. Raises `ContractError` for rows that cannot
     be what they say (see `check_rows`) and for a table with nothing to compare.
     """
-    if isinstance(rows, CellTable):
-        identity = {**rows.identity, **(identity or {})}
-    rows = tuple(rows)
+    table = rows if isinstance(rows, CellTable) else CellTable(tuple(rows), {"source": "rows"})
+    rows = table.rows
     check_rows(rows)
+    chosen = tuple(METRICS[name] for name in METRICS if name == PRIMARY or name in set(metrics))
     arms = arms_of(rows)
     pairs = _pairs(sorted({row.tp for row in rows}), baseline)
     incompatible = _incompatible(arms.values())
     points = tuple(
-        (pair, point) for pair in pairs for point in _points(arms, pair, incompatible, level)
+        (pair, judge(*both, level, metrics=chosen, label=table.label))
+        for pair in pairs
+        for both in _matches(arms, pair, incompatible)
     )
     extras: dict[tuple[Pair, Subject, int, str], dict[str, Any]] = {}
     priors: dict[tuple[Pair, str], Prior | None] = {}
     verdicts = []
     for pair in pairs:
         mine = [point for at, point in points if at == pair]
-        for name, metric in METRICS.items():
-            priors[pair, name] = _compare_beyond(pair, metric, mine, level, extras)
+        for metric in chosen:
+            priors[pair, metric.name] = _compare_beyond(pair, metric, mine, level, extras)
             verdicts += list(_verdicts(pair, metric, mine, extras))
     return Analysis(
-        identity or {"source": "rows"},
+        table.identity,
+        table.label,
+        table.gates,
+        chosen,
         level,
         tuple(arms.values()),
         pairs,
@@ -100,13 +105,12 @@ def _incompatible(arms: Iterable[Arm]) -> dict[tuple[Subject, int], dict[str, An
     }
 
 
-def _points(
+def _matches(
     arms: Mapping[tuple[str, str, int, int], Arm],
     pair: Pair,
     incompatible: Mapping[tuple[Subject, int], Any],
-    level: float,
-) -> Iterator[Point]:
-    """The points of a pair; a concurrency that one arm lacks is still a tested one."""
+) -> Iterator[tuple[Arm, Arm]]:
+    """The arms of every point of a pair; a concurrency that one arm lacks is still a tested one."""
     subjects = sorted({key[:2] for key in arms})
     for subject in subjects:
         if any((subject, tp) in incompatible for tp in (pair.baseline, pair.candidate)):
@@ -117,7 +121,7 @@ def _points(
             either = next(arm for arm in found.values() if arm is not None)
             first = found[pair.baseline] or empty_arm(either, pair.baseline)
             second = found[pair.candidate] or empty_arm(either, pair.candidate)
-            yield judge(first, second, level)
+            yield first, second
 
 
 def _degrees(pair: Pair) -> tuple[int, int]:

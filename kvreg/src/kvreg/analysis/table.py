@@ -7,6 +7,7 @@ repetitions, measured cells without a value, gated cells with one.
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvreg.analysis.metrics import METRICS, PRIMARY
-from kvreg.errors import ContractError, NotFoundError, Problem
+from kvreg.errors import ContractError, NotFoundError, Problem, VerificationError
 
 MEASURED, GATED = "MEASURED", "RESOURCE_GATED"
 INCOMPATIBLE, FAILED = "INCOMPATIBLE", "FAILED"
@@ -39,11 +40,12 @@ class CellRow:
     """One cell: what was asked for, how it ended, and what was measured (None where nothing was).
 
     Throughputs in 1/s, latencies (means over the cell's requests) in ms, memory in MiB per GPU.
+    `input_tokens` is None where prompts were texts. `reason` says why a cell was not measured.
     """
 
     model: str
     workload: str
-    input_tokens: int
+    input_tokens: int | None
     output_tokens: int
     concurrency: int
     tp: int
@@ -56,6 +58,7 @@ class CellRow:
     itl_ms: float | None = None
     e2e_ms: float | None = None
     max_gpu_memory_mib: float | None = None
+    reason: str | None = None
 
     @property
     def key(self) -> tuple[str, str, int, int, int]:
@@ -74,7 +77,7 @@ class CellRow:
         )
 
 
-COLUMNS = tuple(field.name for field in fields(CellRow))
+COLUMNS = tuple(field.name for field in fields(CellRow) if field.name != "reason")
 """The columns of a bare cell table, in the order in which they are written."""
 
 _TEXT = ("model", "workload", "state")
@@ -84,10 +87,16 @@ _NUMBERS = (*METRICS, "max_gpu_memory_mib")
 
 @dataclass(frozen=True)
 class CellTable:
-    """Checked rows and where they come from (digests and labels, see `Analysis.to_dict`)."""
+    """Checked rows and where they come from (`identity`, see `Analysis.to_dict`).
+
+    `label` is set where the rows are no paired comparison of fresh servers, and says what they
+    are. `gates` are the compatibility gates: model, tp, state, reason.
+    """
 
     rows: tuple[CellRow, ...]
     identity: Mapping[str, Any]
+    label: str | None = None
+    gates: tuple[Mapping[str, Any], ...] = ()
 
     def __iter__(self) -> Iterator[CellRow]:
         return iter(self.rows)
@@ -113,8 +122,7 @@ def read_cells(path: Path) -> CellTable:
         raise ContractError(f"{path} is not UTF-8 text", found=str(error)) from error
     rows = _parse(text, str(path))
     check_rows(rows, str(path))
-    digest = f"sha256:{sha256(raw).hexdigest()}"
-    return CellTable(rows, {"source": "cells", "cells": digest})
+    return CellTable(rows, {"source": "cells", "cells": f"sha256:{sha256(raw).hexdigest()}"})
 
 
 def _parse(text: str, name: str) -> tuple[CellRow, ...]:
@@ -165,7 +173,7 @@ def _row(record: Mapping[str, str]) -> CellRow:
         values[name] = _count(name, record[name])
     for name in _NUMBERS:
         values[name] = _number(name, record[name])
-    return CellRow(**values)
+    return CellRow(**values, reason=record.get("reason") or None)
 
 
 def _count(name: str, text: str) -> int:
@@ -206,6 +214,100 @@ def _pretences(
             servers.setdefault((column, text), len(servers) + 1)
 
 
+def rows_of(directory: Path) -> CellTable:
+    """Read and check the cells of a sweep directory: its plan joined with its ledger.
+
+    Cells without a result are no rows; their number is ``pending`` in the identity. Raises
+    `NotFoundError` without a plan, `ContractError` or `VerificationError` for damaged files.
+    """
+    from kvreg.sweep.ledger import LEDGER_FILE, read_ledger
+    from kvreg.sweep.plan import load_plan
+
+    plan = load_plan(directory)
+    ledger = read_ledger(directory)
+    cells = plan.cells()
+    rows = [_joined(cell, ledger.results[cell.id]) for cell in cells if cell.id in ledger.results]
+    if not rows:
+        raise ContractError(
+            f"no cell of the sweep in {directory} has a result yet",
+            expected=f"{len(cells)} cells",
+            remedy="kvreg sweep run, see: kvreg sweep run --help",
+        )
+    check_rows(rows, f"the sweep in {directory}")
+    identity = {
+        **_recorded_identity(directory, plan.digest),
+        "source": "sweep",
+        "plan": plan.digest,
+        "name": plan.name,
+        "ledger": _digest_of(directory / LEDGER_FILE),
+        "pending": len(cells) - len(rows),
+        "memory_boundary_mib": plan.limits.memory_boundary_mib,
+    }
+    gates = tuple(
+        {name: gate.get(name) for name in ("model", "tp", "state", "reason")}
+        for _, gate in sorted(ledger.gates.items())
+    )
+    return CellTable(tuple(rows), identity, plan.label, gates)
+
+
+def read_evidence(path: Path) -> CellTable:
+    """`rows_of` a directory, `read_cells` of a file."""
+    return rows_of(path) if path.is_dir() else read_cells(path)
+
+
+def _joined(cell: Any, result: Any) -> CellRow:
+    """A cell of a plan with its result. Only a measured cell has performance; memory all may."""
+    kept = (*METRICS, "max_gpu_memory_mib") if result.state == MEASURED else ("max_gpu_memory_mib",)
+    values = {name: result.metrics.get(name) for name in kept}
+    return CellRow(
+        model=cell.model,
+        workload=cell.workload,
+        input_tokens=cell.input_tokens,
+        output_tokens=cell.output_tokens,
+        concurrency=cell.concurrency,
+        tp=cell.tp,
+        repetition=cell.repetition,
+        state=result.state,
+        reason=result.reason,
+        **{name: None if value is None else float(value) for name, value in values.items()},
+    )
+
+
+def _recorded_identity(directory: Path, plan: str) -> dict[str, Any]:
+    """``identity.json``, checked to be of this plan; unknown identities are null, not guessed."""
+    path = directory / "identity.json"
+    names = ("artifact", "profile", "facts", "engine", "kvreg", "created")
+    try:
+        recorded = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return dict.fromkeys(names)
+    except ValueError as error:
+        raise ContractError(f"{path} is not JSON", found=str(error)) from None
+    if recorded.get("plan") != plan:
+        raise VerificationError(
+            f"{directory} was measured under another plan",
+            expected=str(recorded.get("plan")),
+            found=plan,
+            remedy="restore the plan.toml that the sweep was run with",
+        )
+    return {name: recorded.get(name) for name in names}
+
+
+def _digest_of(path: Path) -> str:
+    return f"sha256:{sha256(path.read_bytes()).hexdigest()}"
+
+
+def cells_csv(rows: Iterable[CellRow]) -> str:
+    """Rows as a bare cell table that `read_cells` reads back, in canonical order."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in sorted(rows, key=lambda row: row.key):
+        values = (getattr(row, name) for name in COLUMNS)
+        writer.writerow(["" if value is None else value for value in values])
+    return out.getvalue()
+
+
 def check_rows(rows: Iterable[CellRow], name: str = "the cell table") -> None:
     """Refuse rows that cannot be what they say; all faults are named at once.
 
@@ -226,6 +328,8 @@ def _row_problems(row: CellRow) -> Iterator[Problem]:
     for name in _COUNTS:
         # repetition and input counts from 0 or 1: both habits exist
         least = 0 if name in ("repetition", "input_tokens") else 1
+        if name == "input_tokens" and row.input_tokens is None:
+            continue
         if getattr(row, name) < least:
             yield Problem(where, f"{name} is too small", f">={least}", str(getattr(row, name)))
     for name in _NUMBERS:
@@ -262,7 +366,7 @@ def _duplicates(rows: Sequence[CellRow]) -> Iterator[Problem]:
 
 
 def _shapes(rows: Sequence[CellRow]) -> Iterator[Problem]:
-    shapes: dict[str, set[tuple[int, int]]] = {}
+    shapes: dict[str, set[tuple[int | None, int]]] = {}
     for row in rows:
         shapes.setdefault(row.workload, set()).add((row.input_tokens, row.output_tokens))
     for workload, found in sorted(shapes.items()):
@@ -271,5 +375,5 @@ def _shapes(rows: Sequence[CellRow]) -> Iterator[Problem]:
                 f"workload {workload}",
                 "has more than one token shape",
                 "one pair of input and output tokens; give each shape a name of its own",
-                ", ".join(f"{a}+{b}" for a, b in sorted(found)),
+                ", ".join(sorted(f"{a}+{b}" for a, b in found)),
             )
