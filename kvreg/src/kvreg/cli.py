@@ -18,7 +18,7 @@ COMMANDS = {
     ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
-    "sweep": Entry("kvreg.commands.sweep", "Plan, run and analyse tensor-parallel sweeps."),
+    "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
 }
 
 

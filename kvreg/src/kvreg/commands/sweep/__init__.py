@@ -1,4 +1,4 @@
-"""``kvreg sweep``: from a frozen plan to evidence."""
+"""``kvreg sweep``: a group that imports only the subcommand that is run."""
 
 import click
 
@@ -15,6 +15,10 @@ COMMANDS = {
         "kvreg.commands.sweep.run", "Run a plan's cells, each in a fresh server, and record them."
     ),
     "status": Entry("kvreg.commands.sweep.status", "Say how far a sweep is and what is left."),
+    "analyze": Entry(
+        "kvreg.commands.sweep.analyze",
+        "Judge where a higher TP degree starts to pay, from a sweep or a table of cells.",
+    ),
     "pack": Entry(
         "kvreg.commands.sweep.pack", "Pack a sweep directory into one reproducible tar file."
     ),
@@ -23,7 +27,7 @@ COMMANDS = {
 
 @click.group("sweep", cls=LazyGroup, table=COMMANDS)
 def command() -> None:
-    """Plan, run and analyse tensor-parallel sweeps.
+    """Tensor-parallel sweeps: plan, run, analyse, report.
 
     A plan is frozen data with a digest. Every cell of it gets a fresh server, exact token counts
     and a terminal state: MEASURED, RESOURCE_GATED (never a zero), INCOMPATIBLE or FAILED. A sweep
@@ -32,7 +36,8 @@ def command() -> None:
     \b
     Examples:
       kvreg sweep plan --preset m4 -o plan.toml
-      kvreg sweep gate plan.toml --out sweep --profile t4x2-cu128
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128
       kvreg sweep status sweep
+      kvreg sweep analyze sweep
+      kvreg sweep analyze --cells cells.csv
     """
