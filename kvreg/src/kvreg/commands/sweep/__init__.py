@@ -19,6 +19,9 @@ COMMANDS = {
         "kvreg.commands.sweep.analyze",
         "Judge where a higher TP degree starts to pay, from a sweep or a table of cells.",
     ),
+    "compare": Entry(
+        "kvreg.commands.sweep.compare", "Put two sweeps side by side that differ in one variable."
+    ),
     "pack": Entry(
         "kvreg.commands.sweep.pack", "Pack a sweep directory into one reproducible tar file."
     ),
