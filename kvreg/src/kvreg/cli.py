@@ -39,6 +39,11 @@ COMMANDS = {
         "kvreg.commands.completion",
         "Print what makes a shell complete kvreg's commands, options and profiles.",
     ),
+    "advise": Entry(
+        "kvreg.commands.advise",
+        "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
+    ),
+    "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
 }
 
 
