@@ -18,6 +18,10 @@ COMMANDS = {
     ),
     "env": ("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": ("kvreg.commands.run", "Run a command with a staged runtime."),
+    "nccl": (
+        "kvreg.commands.nccl",
+        "Measure all-reduce between GPUs and fit latency and bandwidth.",
+    ),
 }
 
 
