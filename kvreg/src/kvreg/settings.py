@@ -10,9 +10,9 @@ A key that is set is never passed over: where it cannot be read, nothing is pull
 """
 
 import os
-import tomllib
 from pathlib import Path
 
+from kvreg import toml
 from kvreg.errors import UsageError, VerificationError
 from kvreg.publickey import PublicKey, parse_public_keys, read_public_keys
 from kvreg.runtime import Runtime
@@ -68,14 +68,14 @@ def settings_path() -> Path:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        table = toml.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         if os.environ.get(FILE_VARIABLE):
             raise UsageError(
                 f"${FILE_VARIABLE} names a file that is not there", found=str(path)
             ) from None
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a TOML file", found=str(error)) from None
     unknown = sorted(table.keys() - _KEYS)
     if unknown or not all(isinstance(value, str) and value for value in table.values()):

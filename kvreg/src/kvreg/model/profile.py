@@ -6,13 +6,13 @@ artifact is found. Lock files belong to the profile: their sha256 is part of the
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvreg import toml
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError, VerificationError
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes
@@ -232,7 +232,7 @@ def load_profile(folder: Path, *, allow_missing_locks: bool = False) -> Profile:
             f"there is no {path}", remedy="name a folder with a profile.toml"
         ) from None
     try:
-        tree = tomllib.loads(raw.decode("utf-8"))
+        tree = toml.loads(raw.decode("utf-8"))
     except ValueError as error:
         raise ContractError(f"{path} is not valid TOML: {error}") from None
     problems: list[Problem] = []
