@@ -5,12 +5,13 @@ layout may change and numbers may not.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.model.canonical import canonical_json

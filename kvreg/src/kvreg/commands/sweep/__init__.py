@@ -9,6 +9,9 @@ COMMANDS = {
         "kvreg.commands.sweep.analyze",
         "Judge where a higher TP degree starts to pay, from a sweep or a table of cells.",
     ),
+    "report": Entry(
+        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
+    ),
 }
 
 

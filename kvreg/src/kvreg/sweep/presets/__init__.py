@@ -4,9 +4,10 @@ They are text to start from: written out, a plan is edited like any other file a
 """
 
 import json
-import tomllib
 from importlib import resources
 from pathlib import Path
+
+import tomllib
 
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.sweep.reading import PlanReader
