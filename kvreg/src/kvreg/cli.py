@@ -44,6 +44,9 @@ COMMANDS = {
         "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
     ),
     "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
+    "nccl": Entry(
+        "kvreg.commands.nccl", "Measure all-reduce between GPUs and fit latency and bandwidth."
+    ),
 }
 
 

@@ -18,6 +18,7 @@ def known_profiles(ctx: click.Context, parameter: click.Parameter, start: str) -
         return [name for name in catalogue.folders() if name.startswith(start)]
     return []
 
+
 if TYPE_CHECKING:
     from kvreg.facts import HostFacts
 
