@@ -12,6 +12,9 @@ COMMANDS = {
         "kvreg.commands.resolve",
         "Say which artifact a profile means now, where it is, and what was tried.",
     ),
+    "facts": Entry("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
+    "doctor": Entry("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
+    "drift": Entry("kvreg.commands.drift", "Replay published package lists against a profile."),
     "list": Entry("kvreg.commands.list", "List the runtimes that are staged here."),
     "verify": Entry(
         "kvreg.commands.verify",
@@ -35,6 +38,14 @@ COMMANDS = {
     "completion": Entry(
         "kvreg.commands.completion",
         "Print what makes a shell complete kvreg's commands, options and profiles.",
+    ),
+    "advise": Entry(
+        "kvreg.commands.advise",
+        "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
+    ),
+    "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
+    "nccl": Entry(
+        "kvreg.commands.nccl", "Measure all-reduce between GPUs and fit latency and bandwidth."
     ),
 }
 

@@ -18,6 +18,8 @@ SCHEMA = 1
 RUNTIME_FILE = "runtime.json"
 PROFILE_FILE = "profile.json"
 SITE = "site"
+OVERLAY = "overlay"
+OVERLAY_LOCK = "overlay.lock"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class WheelEntry:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A staged runtime. `files` and `bytes` count what lies in `site`.
+    """A staged runtime. `files` and `bytes` count what lies in `site` and in `overlay`.
 
     `signature` is the one that was checked when it was pulled; None when no key was required.
     """
@@ -57,6 +59,20 @@ class Runtime:
     def site(self) -> Path:
         """The directory that goes on ``PYTHONPATH``."""
         return self.folder / SITE
+
+    @property
+    def overlay(self) -> Path:
+        """The directory of the overlay's wheels; there is none when the profile has no overlay."""
+        return self.folder / OVERLAY
+
+    def place(self, role: str) -> Path:
+        """Where wheels of a role are staged."""
+        return self.overlay if role == "overlay" else self.site
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The directories that hold staged wheels, in the order of their precedence."""
+        return tuple(dict.fromkeys(self.place(wheel.role) for wheel in self.wheels))
 
     def to_dict(self) -> dict[str, Any]:
         """The content of ``runtime.json``; the folder is where that file lies."""

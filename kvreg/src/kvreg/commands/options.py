@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ def known_profiles(ctx: click.Context, parameter: click.Parameter, start: str) -
         return [name for name in catalogue.folders() if name.startswith(start)]
     return []
 
+
+if TYPE_CHECKING:
+    from kvreg.facts import HostFacts
 
 home_option = click.option(
     "--home",
@@ -44,3 +48,21 @@ lock_option = click.option(
     help=f"The lock file. Default: {LOCK_FILE} in the current directory.",
 )
 profile_argument = click.argument("profile", shell_complete=known_profiles)
+
+facts_option = click.option(
+    "--facts",
+    "facts_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Use the facts in this file (kvreg facts --output) instead of this host's.",
+)
+
+
+def host_facts(facts_file: Path | None, home: Path | None = None) -> "HostFacts":
+    """The facts of `facts_option`: those of the file, else this host's.
+
+    Raises what `kvreg.facts.load` raises.
+    """
+    from kvreg.facts import collect, load
+
+    return load(facts_file) if facts_file else collect(home=home)
