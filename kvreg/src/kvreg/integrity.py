@@ -3,11 +3,14 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvreg.cores import usable_cores
 from kvreg.errors import VerificationError
 from kvreg.runtime import Runtime
 from kvreg.wheel.record import RecordRow, read_record
@@ -49,20 +52,23 @@ class IntegrityReport:
 def check_runtime(
     runtime: Runtime, *, quick: bool = False, progress: Callable[[int], object] | None = None
 ) -> IntegrityReport:
-    """Compare every staged file with its RECORD; `quick` compares sizes instead of hashes.
+    """Compare every staged file with its RECORD, on all cores; `quick` compares sizes alone.
 
-    `progress` gets counts of bytes. Raises `VerificationError` when the runtime's own records
-    (RECORD files, profile) are not those that were staged, as nothing can be compared then.
+    `progress` gets counts of bytes, one call at a time. Raises `VerificationError` when the
+    runtime's own records (RECORD files, profile) are not those that were staged, as nothing can be
+    compared then.
     """
     runtime.profile()
-    expected = _expected(runtime)
+    expected = expected_rows(runtime)
     found = dict(_walk(runtime.site))
-    report = progress or (lambda count: None)
-    changed = [
-        path
-        for path, row in expected.items()
-        if path in found and not _same(runtime.site / path, found[path], row, quick, report)
-    ]
+    likely, changed = [], []
+    for path, row in expected.items():
+        if (status := found.get(path)) is not None:
+            regular = stat.S_ISREG(status.st_mode) and status.st_size == row.size
+            (likely if regular else changed).append(path)
+    if not quick:
+        rows = [expected[path] for path in likely]
+        changed += _differing(runtime.site, rows, progress or (lambda count: None))
     return IntegrityReport(
         runtime=runtime,
         files=len(expected),
@@ -73,7 +79,7 @@ def check_runtime(
     )
 
 
-def _expected(runtime: Runtime) -> dict[str, RecordRow]:
+def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:
     """A row for every file, RECORD files included, which ``runtime.json`` vouches for."""
     rows: dict[str, RecordRow] = {}
     for wheel in runtime.wheels:
@@ -108,18 +114,46 @@ def _walk(site: Path) -> Iterator[tuple[str, os.stat_result]]:
                     yield path, entry.stat(follow_symlinks=False)
 
 
-def _same(
-    path: Path, status: os.stat_result, row: RecordRow, quick: bool, report: Callable[[int], object]
-) -> bool:
-    if not stat.S_ISREG(status.st_mode) or status.st_size != row.size:
-        return False
-    if quick:
-        return True
+def _differing(
+    site: Path, rows: Sequence[RecordRow], progress: Callable[[int], object]
+) -> list[str]:
+    """The paths of files whose bytes have another hash than their row."""
+    # The largest first, so that no core is left alone with one at the end.
+    pending = iter(sorted(rows, key=lambda row: -(row.size or 0)))
+    lock = threading.Lock()
+    differing: list[str] = []
+
+    def work() -> None:
+        buffer = memoryview(bytearray(_CHUNK))
+        while True:
+            with lock:
+                row = next(pending, None)
+            if row is None:
+                return
+            same = _has_hash(site / row.path, row, buffer)
+            with lock:
+                progress(row.size or 0)
+                if not same:
+                    differing.append(row.path)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for future in [pool.submit(work) for _ in range(usable_cores())]:
+            future.result()
+    return differing
+
+
+def _has_hash(path: Path, row: RecordRow, buffer: memoryview) -> bool:
     state = hashlib.new(row.algorithm or "sha256")
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            state.update(chunk)
-            report(len(chunk))
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        # Removed, replaced by a link or made unreadable meanwhile.
+        return False
+    try:
+        while count := os.readv(handle, [buffer]):
+            state.update(buffer[:count])
+    finally:
+        os.close(handle)
     return state.digest() == row.digest
 
 

@@ -62,7 +62,7 @@ class Authenticator:
         return {} if self._header is None else {"Authorization": self._header}
 
     def answer(self, header: str | None, sent: Mapping[str, str] | None = None) -> None:
-        """Take up the challenge of a 401 to what was `sent`; `NetworkError` when it cannot be met."""
+        """Take up the challenge of a 401 to what was `sent`; `NetworkError` if it cannot be met."""
         with self._lock:
             if sent is None or sent == self.headers():
                 self._answer(parse_challenge(header or ""))

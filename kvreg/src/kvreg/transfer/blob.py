@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from kvreg.errors import VerificationError
 from kvreg.model.oci import Descriptor
 from kvreg.transfer.journal import Journal, crc32
 from kvreg.transfer.ranges import RangeSet
@@ -116,8 +117,22 @@ class Blob:
             return RangeSet(self._held.missing(0, self.size))
 
     def has(self, start: int, end: int) -> bool:
-        """Whether a range is there. The caller holds the lock, or can do with an old answer."""
-        return self._held.contains(start, end)
+        """Whether a range is there."""
+        with self._arrivals.changed:
+            return self._held.contains(start, end)
+
+    @property
+    def changed(self) -> threading.Condition:
+        """Notified when more is there, or nothing more will be."""
+        return self._arrivals.changed
+
+    def check(self) -> None:
+        """Raise the error that ended the transfer, if one did."""
+        self._arrivals.check()
+
+    def abort(self) -> None:
+        """End the transfer."""
+        self._arrivals.fail(Cancelled())
 
     def run_end(self, start: int) -> int:
         """Up to where everything from `start` on is there."""
@@ -150,7 +165,7 @@ class Blob:
         there = self.wait(start, end)
         data = os.pread(self._handle, there - start, start)
         if not data and start < end:
-            raise EOFError(f"{self.path} became shorter while it was read")
+            raise VerificationError(f"{self.path} became shorter while it was read")
         return data
 
     def reader(self) -> io.BufferedReader:
@@ -159,9 +174,7 @@ class Blob:
 
     def want(self, start: int, end: int) -> None:
         """Say that a range is needed before the others."""
-        with self._arrivals.changed:
-            there = self._held.contains(start, end)
-        if not there:
+        if not self.has(start, end):
             self._wanted(self, start, end)
 
     def put(self, start: int, data: bytes) -> None:

@@ -79,9 +79,7 @@ class Download:
                 raise Cancelled
             before = blob.received
             try:
-                with self._source.stream(
-                    blob.descriptor, segment.position, segment.end
-                ) as stream:
+                with self._source.stream(blob.descriptor, segment.position, segment.end) as stream:
                     self._receive(segment, stream)
             except Interrupted as error:
                 stalls = 0 if blob.received > before else stalls + 1
