@@ -4,7 +4,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class IntegrityReport:
-    """Paths relative to ``site``. `files` and `bytes` count what was compared."""
+    """Paths relative to ``site``, those of the overlay as ``../overlay/...``.
+
+    `files` and `bytes` count what was compared.
+    """
 
     runtime: Runtime
     files: int
@@ -60,14 +63,18 @@ def check_runtime(
     """
     runtime.profile()
     expected = expected_rows(runtime)
-    found = dict(_walk(runtime.site))
+    found = {
+        f"{_prefix(place, runtime)}{path}": status
+        for place in runtime.places
+        for path, status in _walk(place)
+    }
     likely, changed = [], []
     for path, row in expected.items():
         if (status := found.get(path)) is not None:
             regular = stat.S_ISREG(status.st_mode) and status.st_size == row.size
             (likely if regular else changed).append(path)
     if not quick:
-        rows = [expected[path] for path in likely]
+        rows = {path: expected[path] for path in likely}
         changed += _differing(runtime.site, rows, progress or (lambda count: None))
     return IntegrityReport(
         runtime=runtime,
@@ -83,8 +90,9 @@ def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:
     """A row for every file, RECORD files included, which ``runtime.json`` vouches for."""
     rows: dict[str, RecordRow] = {}
     for wheel in runtime.wheels:
+        prefix = _prefix(runtime.place(wheel.role), runtime)
         try:
-            raw = (runtime.site / wheel.record).read_bytes()
+            raw = (runtime.site / f"{prefix}{wheel.record}").read_bytes()
         except OSError:
             raise _altered(runtime, f"{wheel.record} is missing") from None
         digest = hashlib.sha256(raw)
@@ -93,19 +101,26 @@ def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:
         own, problems = read_record(raw, wheel.record)
         if problems:
             raise _altered(runtime, f"{wheel.record} cannot be read")
-        rows |= own
-        rows[wheel.record] = RecordRow(wheel.record, "sha256", digest.digest(), len(raw))
+        # Rows are named by where their files lie from ``site``.
+        rows |= {f"{prefix}{path}": row for path, row in own.items()}
+        row = RecordRow(wheel.record, "sha256", digest.digest(), len(raw))
+        rows[f"{prefix}{wheel.record}"] = row
     if len(rows) != runtime.files:
         raise _altered(runtime, f"RECORD lists {len(rows)} files, runtime.json {runtime.files}")
     return rows
 
 
-def _walk(site: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below `site` that is not a directory, links not followed."""
+def _prefix(place: Path, runtime: Runtime) -> str:
+    """What leads from ``site`` to a place."""
+    return "" if place == runtime.site else f"../{place.name}/"
+
+
+def _walk(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below a place that is not a directory, links not followed."""
     pending = [""]
     while pending:
         prefix = pending.pop()
-        with os.scandir(site / prefix) as entries:
+        with os.scandir(place / prefix) as entries:
             for entry in entries:
                 path = f"{prefix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
@@ -115,11 +130,11 @@ def _walk(site: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _differing(
-    site: Path, rows: Sequence[RecordRow], progress: Callable[[int], object]
+    site: Path, rows: Mapping[str, RecordRow], progress: Callable[[int], object]
 ) -> list[str]:
     """The paths of files whose bytes have another hash than their row."""
     # The largest first, so that no core is left alone with one at the end.
-    pending = iter(sorted(rows, key=lambda row: -(row.size or 0)))
+    pending = iter(sorted(rows, key=lambda path: -(rows[path].size or 0)))
     lock = threading.Lock()
     differing: list[str] = []
 
@@ -127,14 +142,14 @@ def _differing(
         buffer = memoryview(bytearray(_CHUNK))
         while True:
             with lock:
-                row = next(pending, None)
-            if row is None:
+                path = next(pending, None)
+            if path is None:
                 return
-            same = _has_hash(site / row.path, row, buffer)
+            same = _has_hash(site / path, rows[path], buffer)
             with lock:
-                progress(row.size or 0)
+                progress(rows[path].size or 0)
                 if not same:
-                    differing.append(row.path)
+                    differing.append(path)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         for future in [pool.submit(work) for _ in range(usable_cores())]:

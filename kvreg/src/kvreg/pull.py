@@ -17,8 +17,17 @@ from kvreg.integrity import check_runtime, expected_rows
 from kvreg.model.digest import parse_digest
 from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE, Descriptor
 from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.overlay import OverlayEntry, check_wheels, lock_descriptor
 from kvreg.publickey import PublicKey
-from kvreg.runtime import SITE, Runtime, WheelEntry, read_runtime, staged_folders
+from kvreg.runtime import (
+    OVERLAY,
+    OVERLAY_LOCK,
+    SITE,
+    Runtime,
+    WheelEntry,
+    read_runtime,
+    readable_runtimes,
+)
 from kvreg.settings import is_trusted
 from kvreg.signatures import Signature, require_signature
 from kvreg.sources import Source
@@ -156,7 +165,9 @@ def _make(
 ) -> Pulled:
     # A profile is small and not kept: nothing is written before there is known to be room.
     profile = profile_from_canonical(source.read_small(artifact.manifest.config))
-    making = _Making(artifact, signature, profile, wheel_layers(artifact, profile), home, reporter)
+    layers = wheel_layers(artifact, profile)
+    lock = _overlay_lock(source, artifact, profile, layers)
+    making = _Making(artifact, signature, profile, layers, lock, home, reporter)
     try:
         try:
             return making.run(source)
@@ -174,6 +185,21 @@ def _make(
         ) from error
 
 
+def _overlay_lock(
+    source: Source, artifact: Artifact, profile: Profile, layers: Sequence[WheelLayer]
+) -> bytes | None:
+    """The overlay lock of the profile; before any wheel is fetched they are compared with it."""
+    descriptor = lock_descriptor(artifact.manifest, profile)
+    lock = source.read_small(descriptor) if descriptor is not None else None
+    wheels = [
+        OverlayEntry(layer.name.name, layer.name.version, parse_digest(layer.descriptor.digest))
+        for layer in layers
+        if layer.role == "overlay"
+    ]
+    check_wheels(lock, wheels, profile)
+    return lock
+
+
 @dataclass(frozen=True)
 class _Making:
     """One runtime that is being made."""
@@ -182,6 +208,7 @@ class _Making:
     signature: Signature | None
     profile: Profile
     layers: tuple[WheelLayer, ...]
+    overlay_lock: bytes | None
     home: Home
     reporter: Reporter
 
@@ -215,8 +242,9 @@ class _Making:
                 unpacked.inflate.version,
                 unpacked.workers,
             )
-            runtime = self._runtime(unpacked.staged)
-            runtime.write(self.profile)
+            if self.overlay_lock is not None:
+                (folder / OVERLAY_LOCK).write_bytes(self.overlay_lock)
+            self._runtime(unpacked.staged).write(self.profile)
             final = appear(folder, self.home.runtime(self.profile.digest))
         return Pulled(read_runtime(final), work)
 
@@ -243,20 +271,21 @@ class _Making:
         return plans
 
     def _unpack(self, plans: Sequence[WheelPlan]) -> Unpacked:
-        site = self.home.staging(self.profile.digest) / SITE
-        site.mkdir(parents=True)
+        folder = self.home.staging(self.profile.digest)
+        places = [folder / (OVERLAY if x.role == "overlay" else SITE) for x in self.layers]
+        for place in places:
+            place.mkdir(parents=True, exist_ok=True)
         size = sum(plan.archive.unpacked_size for plan in plans)
         with self.reporter.progress(size, f"stage {self.profile.name}") as update:
             return stage_all(
-                plans,
-                site,
+                list(zip(plans, places, strict=True)),
                 interpreter_for(self.profile.host.python_tag.validated),
                 progress=update,
                 earlier=_earlier(self.home),
             )
 
     def _runtime(self, staged: Sequence[Staged]) -> Runtime:
-        sizes = {path: size for item in staged for path, size in item.sizes.items()}
+        sizes = [size for item in staged for size in item.sizes.values()]
         return Runtime(
             folder=self.home.staging(self.profile.digest),
             profile_name=self.profile.name,
@@ -265,10 +294,10 @@ class _Making:
             reference=str(self.artifact.reference),
             wheels=tuple(map(_entry, self.layers, staged)),
             files=len(sizes),
-            bytes=sum(sizes.values()),
+            bytes=sum(sizes),
             annotations=dict(self.artifact.manifest.annotations),
             kvreg_version=__version__,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             signature=self.signature,
         )
 
@@ -288,10 +317,10 @@ def _entry(layer: WheelLayer, staged: Staged) -> WheelEntry:
 def _earlier(home: Home) -> EarlierFiles:
     """The files of all runtimes in the home, damaged ones' too: each is hashed before its use."""
     found = []
-    for folder in staged_folders(home):
+    for runtime in readable_runtimes(home):
+        # One whose records were changed says nothing that could be relied on.
         with suppress(KvregError, OSError):
-            runtime = read_runtime(folder)
-            found.append((runtime.site, expected_rows(runtime).values()))
+            found.append((runtime.site, expected_rows(runtime)))
     return EarlierFiles.of(found)
 
 

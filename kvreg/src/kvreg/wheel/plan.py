@@ -5,17 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvreg.errors import ContractError, Problem, VerificationError
+from kvreg.model.protected import PROTECTED_MODULES
 from kvreg.wheel.archive import Member, WheelArchive, name_problems
 from kvreg.wheel.content import Content
 from kvreg.wheel.record import RecordRow
 from kvreg.wheel.scripts import EntryPoint, read_entry_points
 
 INSTALLER = "kvreg"
-PROTECTED_MODULES = frozenset(
-    {"torch", "torchgen", "functorch", "torchvision", "torchaudio", "triton", "numpy", "nvidia"}
-)
-"""Top-level imports that belong to the host: a runtime that brings one would shadow it."""
-
 _STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
 _SCHEMES = {"purelib": "", "platlib": "", "scripts": "bin/", "data": ""}
 

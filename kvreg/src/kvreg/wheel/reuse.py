@@ -35,14 +35,14 @@ class EarlierFiles:
     places: Mapping[Key, Path] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runtimes: Iterable[tuple[Path, Iterable[RecordRow]]]) -> "EarlierFiles":
-        """Collect the rows of earlier runtimes, each with the directory that they are below."""
+    def of(cls, runtimes: Iterable[tuple[Path, Mapping[str, RecordRow]]]) -> "EarlierFiles":
+        """Collect rows of earlier runtimes by path, each with what the paths are relative to."""
         places: dict[Key, Path] = {}
         for site, rows in runtimes:
-            for row in rows:
+            for path, row in rows.items():
                 # An empty file has nothing to share.
                 if row.digest is not None and row.size:
-                    places.setdefault((row.algorithm, row.digest, row.size), site / row.path)
+                    places.setdefault((row.algorithm, row.digest, row.size), site / path)
         return cls(places)
 
     def place(self, row: RecordRow, size: int, target: Path, mode: int) -> bool:

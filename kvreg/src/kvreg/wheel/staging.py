@@ -43,12 +43,11 @@ class Unpacked:
 
 def stage(plan: WheelPlan, site: Path, interpreter: str) -> Staged:
     """Write one planned wheel into `site`; see `stage_all`."""
-    return stage_all([plan], site, interpreter).staged[0]
+    return stage_all([(plan, site)], interpreter).staged[0]
 
 
 def stage_all(
-    plans: Sequence[WheelPlan],
-    site: Path,
+    plans: Sequence[tuple[WheelPlan, Path]],
     interpreter: str,
     *,
     progress: Callable[[int], object] = lambda count: None,
@@ -56,45 +55,45 @@ def stage_all(
     inflate: Inflate | None = None,
     workers: int | None = None,
 ) -> Unpacked:
-    """Write the planned wheels of a runtime into `site`, which is empty, in parallel.
+    """Write the planned wheels of a runtime, each into its directory, in parallel.
 
     `progress` gets counts of unpacked bytes, from any thread, one call at a time. Raises
     `VerificationError` naming every member whose bytes differ from RECORD, and `OSError`; the
-    caller throws `site` away then.
+    caller throws the directories away then.
     """
     inflate, workers = inflate or fastest(), workers or usable_cores()
-    target = Target(site, interpreter, _umask(), inflate, earlier or EarlierFiles())
-    folders = {os.path.dirname(path) for plan in plans for path in plan.paths()}  # noqa: PTH120
-    for folder in sorted(folders):
-        (site / folder).mkdir(parents=True, exist_ok=True)
+    target = Target(interpreter, _umask(), inflate, earlier or EarlierFiles())
+    for plan, site in plans:
+        folders = {os.path.dirname(path) for path in plan.paths()}  # noqa: PTH120
+        for folder in sorted(folders):
+            (site / folder).mkdir(parents=True, exist_ok=True)
     # A file that several wheels bring is the same in all of them, see `check_together`.
-    firsts: dict[str, WheelPlan] = {}
-    for plan in plans:
+    firsts: dict[Path, WheelPlan] = {}
+    for plan, site in plans:
         for placement in plan.placements:
-            firsts.setdefault(placement.path, plan)
+            firsts.setdefault(site / placement.path, plan)
     work = [
         batch
-        for plan in plans
-        for batch in batches(plan, [item for item in plan.placements if firsts[item.path] is plan])
+        for plan, site in plans
+        for batch in batches(
+            plan, site, [item for item in plan.placements if firsts[site / item.path] is plan]
+        )
     ]
     unpacker = Unpacker(work, target, progress)
     results = unpacker.run(min(workers, len(work)))
     staged = []
-    for plan in plans:
-        rows = _rows(plan, [_result(plan, item, firsts, results) for item in plan.placements])
-        staged.append(_finish(plan, target, rows))
+    for plan, site in plans:
+        rows = _rows(plan, (_result(plan, item, results) for item in plan.placements))
+        staged.append(_finish(plan, site, target, rows))
     return Unpacked(tuple(staged), inflate, workers, unpacker.reused)
 
 
 def _result(
-    plan: WheelPlan,
-    placement: Placement,
-    firsts: Mapping[str, WheelPlan],
-    results: Mapping[tuple[int, str], Result],
+    plan: WheelPlan, placement: Placement, results: Mapping[tuple[int, str], Result]
 ) -> Result:
-    if firsts[placement.path] is plan:
-        return results[id(plan), placement.path]
-    return replace(placement.member.row, path=placement.path, size=placement.member.size)
+    found = results.get((id(plan), placement.path))
+    # What another wheel brought has that wheel's result; here it is as RECORD says.
+    return found or replace(placement.member.row, path=placement.path, size=placement.member.size)
 
 
 def _rows(plan: WheelPlan, results: Iterable[Result]) -> list[RecordRow]:
@@ -113,9 +112,8 @@ def _rows(plan: WheelPlan, results: Iterable[Result]) -> list[RecordRow]:
     return rows
 
 
-def _finish(plan: WheelPlan, target: Target, rows: list[RecordRow]) -> Staged:
+def _finish(plan: WheelPlan, site: Path, target: Target, rows: list[RecordRow]) -> Staged:
     """Write the files that staging adds, RECORD last."""
-    site = target.site
     for entry in plan.entry_points:
         path = f"bin/{entry.name}"
         rows.append(_write(site, path, entry.source(target.interpreter)))

@@ -33,9 +33,8 @@ Result = RecordRow | Problem
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how files are written; `mask` is the process's umask."""
+    """How files are written; `mask` is the process's umask."""
 
-    site: Path
     interpreter: str
     mask: int
     inflate: Inflate
@@ -44,9 +43,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Batch:
-    """Members that one worker unpacks together; one alone when it is large."""
+    """Members that one worker unpacks into `site` together; one alone when it is large."""
 
     plan: WheelPlan
+    site: Path
     placements: tuple[Placement, ...]
 
     @property
@@ -67,23 +67,23 @@ class Batch:
         return self.placements[-1].member.end
 
 
-def batches(plan: WheelPlan, placements: Sequence[Placement]) -> Iterator[Batch]:
+def batches(plan: WheelPlan, site: Path, placements: Sequence[Placement]) -> Iterator[Batch]:
     """Group members: large ones alone, neighbours up to a megabyte, packed or not, together."""
     group: list[Placement] = []
     size = 0
     for placement in sorted(placements, key=lambda placement: placement.member.start):
         member = placement.member
         if member.size > _LARGE:
-            yield Batch(plan, (placement,))
+            yield Batch(plan, site, (placement,))
             continue
         span = max(member.size, member.end - member.start)
         if group and (size + span > _LARGE or member.end - group[0].member.start > _LARGE):
-            yield Batch(plan, tuple(group))
+            yield Batch(plan, site, tuple(group))
             group, size = [], 0
         group.append(placement)
         size += span
     if group:
-        yield Batch(plan, tuple(group))
+        yield Batch(plan, site, tuple(group))
 
 
 class Unpacker:
@@ -172,13 +172,13 @@ class Unpacker:
         with self._lock:
             self._progress(count)
 
-    def _reuse(self, placement: Placement) -> RecordRow | None:
+    def _reuse(self, batch: Batch, placement: Placement) -> RecordRow | None:
         """The row of a member that an earlier runtime has already."""
         member = placement.member
         if placement.is_script:
             return None
         mode = _mode(placement, self._target.mask)
-        path = self._target.site / placement.path
+        path = batch.site / placement.path
         if not self._target.earlier.place(member.row, member.size, path, mode):
             return None
         with self._lock:
@@ -190,11 +190,11 @@ class Unpacker:
         total = 0
         for placement in batch.placements:
             member = placement.member
-            result: Result | None = self._reuse(placement)
+            result: Result | None = self._reuse(batch, placement)
             if result is None:
                 raw = data[member.start - batch.start : member.end - batch.start]
                 try:
-                    result = self._write_small(placement, _packed(bytes(raw), placement))
+                    result = self._write_small(batch, placement, _packed(bytes(raw), placement))
                 except DamagedError as error:
                     result = Problem(member.name, f"cannot be read: it {error}")
                 except _HeaderError as error:
@@ -203,7 +203,7 @@ class Unpacker:
             total += member.size
         self._report(total)
 
-    def _write_small(self, placement: Placement, packed: bytes) -> Result:
+    def _write_small(self, batch: Batch, placement: Placement, packed: bytes) -> Result:
         member = placement.member
         if member.info.compress_type == ZIP_STORED:
             content = packed
@@ -218,7 +218,7 @@ class Unpacker:
             row = RecordRow(
                 placement.path, "sha256", hashlib.sha256(content).digest(), len(content)
             )
-        handle = _create(self._target, placement)
+        handle = _create(self._target, batch.site, placement)
         try:
             _write(handle, content)
         finally:
@@ -228,7 +228,7 @@ class Unpacker:
     def _unpack_large(self, batch: Batch) -> None:
         (placement,) = batch.placements
         member = placement.member
-        result: Result | None = self._reuse(placement)
+        result: Result | None = self._reuse(batch, placement)
         if result is not None:
             self._report(member.size)
         else:
@@ -250,7 +250,7 @@ class Unpacker:
         pieces = _pieces(content, start, start + member.info.compress_size)
         if member.info.compress_type == ZIP_DEFLATED:
             pieces = self._target.inflate.chunks(pieces, member.size)
-        sink = _Sink(self._target, placement)
+        sink = _Sink(self._target, batch.site, placement)
         try:
             for piece in pieces:
                 if self._error is not None:
@@ -285,14 +285,14 @@ class _Sink:
     and `size`, the digest and size of what was written.
     """
 
-    def __init__(self, target: Target, placement: Placement) -> None:
+    def __init__(self, target: Target, site: Path, placement: Placement) -> None:
         self._interpreter = target.interpreter if placement.is_script else None
         self._state = hashlib.new(_algorithm(placement.member.row))
         self._changed = hashlib.sha256() if placement.is_script else None
         self._error: BaseException | None = None
         self._queue: queue.Queue[bytes | None] = queue.Queue(_BEHIND)
         self.size = 0
-        self._handle = _create(target, placement)
+        self._handle = _create(target, site, placement)
         self._thread = threading.Thread(target=self._run, name="kvreg-write", daemon=True)
         self._thread.start()
 
@@ -356,8 +356,8 @@ def _pieces(content: Content, start: int, end: int) -> Iterator[bytes]:
         start += len(piece)
 
 
-def _create(target: Target, placement: Placement) -> int:
-    path = target.site / placement.path
+def _create(target: Target, site: Path, placement: Placement) -> int:
+    path = site / placement.path
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     if _is_executable(placement):
         os.fchmod(handle, _mode(placement, target.mask))
