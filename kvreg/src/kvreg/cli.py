@@ -18,6 +18,10 @@ COMMANDS = {
     ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "capacity": Entry(
+        "kvreg.commands.capacity",
+        "Say what a model's weights and KV cache take at each TP degree, and what fits.",
+    ),
     "advise": Entry(
         "kvreg.commands.advise",
         "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
