@@ -1,8 +1,8 @@
 """An OpenAI-compatible server process with a stated latency model, for sweeps without a GPU.
 
-It takes the arguments of ``vllm serve`` and speaks ``GET /health``, ``GET /v1/models`` and streaming
-``POST /v1/completions`` over HTTP/1.1, like vLLM: token ids or a text as prompt, one chunk a token,
-usage in a chunk of its own at the end.
+It takes the arguments of ``vllm serve`` and speaks ``GET /health``, ``GET /v1/models`` and
+streaming ``POST /v1/completions`` over HTTP/1.1, like vLLM: token ids or a text as prompt, one
+chunk a token, usage in a chunk of its own at the end.
 
 Latency model: continuous batching. An engine runs steps one after the other; a step takes in every
 waiting request and gives each running request one token. With n requests running, p prompt tokens
@@ -211,7 +211,8 @@ def plain(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     """An answer that is not streamed."""
     writer.write(
         f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
     )
 
 
@@ -263,9 +264,7 @@ def main(arguments: Iterable[str]) -> None:
     # Interrupts end it at once; there is nothing to save.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     asyncio.run(
-        Server(engine, options.served_model_name or options.model).serve(
-            options.host, options.port
-        )
+        Server(engine, options.served_model_name or options.model).serve(options.host, options.port)
     )
 
 

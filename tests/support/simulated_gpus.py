@@ -1,7 +1,7 @@
 """Prints, every 100 ms, what ``nvidia-smi`` prints in a loop, for the GPUs of simulated servers.
 
-``python simulated_gpus.py DIR [COUNT]``: a file of DIR is named after a living process and holds the
-MiB that it uses on each GPU, as ``openai_server.py`` writes them. Memory goes with its process.
+``python simulated_gpus.py DIR [COUNT]``: a file of DIR is named after a living process and holds
+the MiB that it uses on each GPU, as ``openai_server.py`` writes them. Memory goes with its process.
 """
 
 import json

@@ -68,13 +68,23 @@ class Connection:
             f"POST {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode()
-        if self._writer is None or self._reader is None or self._reader.at_eof():
-            self._reader, self._writer = await asyncio.open_connection(
-                self._host, self._port, limit=_READ
-            )
-        self._writer.write(head + body)
-        status, headers = await self._head(self._reader)
-        return status, self._body(self._reader, headers)
+        while True:
+            kept = self._reader is not None and not self._reader.at_eof()
+            if not kept:
+                self.close()
+                self._reader, self._writer = await asyncio.open_connection(
+                    self._host, self._port, limit=_READ
+                )
+            assert self._reader is not None and self._writer is not None
+            try:
+                self._writer.write(head + body)
+                status, headers = await self._head(self._reader)
+                return status, self._body(self._reader, headers)
+            except (asyncio.IncompleteReadError, ConnectionError) as error:
+                # A server may close a connection between two requests; that one was not read.
+                if not kept or getattr(error, "partial", b""):
+                    raise
+                self.close()
 
     def close(self) -> None:
         """Close the connection at once."""

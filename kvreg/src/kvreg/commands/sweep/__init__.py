@@ -25,6 +25,13 @@ COMMANDS = {
     "pack": Entry(
         "kvreg.commands.sweep.pack", "Pack a sweep directory into one reproducible tar file."
     ),
+    "publish": Entry(
+        "kvreg.commands.sweep.publish",
+        "Pack a sweep and attach it to the exact runtime artifact that it ran.",
+    ),
+    "report": Entry(
+        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
+    ),
 }
 
 
