@@ -40,7 +40,10 @@ def nccl(folder: Path, version: str, *options: str) -> Path:
 
 
 def fake_torch(
-    site: Path, *symbols: str, version: str = "2.10.0+cu128", search: str = "-Wl,--disable-new-dtags"
+    site: Path,
+    *symbols: str,
+    version: str = "2.10.0+cu128",
+    search: str = "-Wl,--disable-new-dtags",
 ) -> Path:
     """A folder ``torch`` whose libraries need pip's NCCL as torch's do, and export `symbols`.
 

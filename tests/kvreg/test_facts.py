@@ -124,7 +124,7 @@ def test_an_older_file_has_unknown_facts_instead_of_wrong_ones():
 def test_what_is_no_fact_is_refused_and_named(change, said):
     tree = json.loads(DUAL.read_text())
     change(tree)
-    with pytest.raises(ContractError, match=".") as caught:
+    with pytest.raises(ContractError) as caught:
         HostFacts.from_dict(tree)
     assert said in str(caught.value)
 
@@ -215,8 +215,8 @@ def test_notebook_and_container(tmp_path, files, environment, notebook, containe
 def test_the_environment_has_what_matters_and_no_secrets():
     found = place.environment(
         {
-            "LD_LIBRARY_PATH": "/lib", "NCCL_P2P_DISABLE": "1", "HF_TOKEN": "x", "VLLM_API_KEY": "x",
-            "HOME": "/root", "PYTHONPATH": "", "HF_ENDPOINT": "https://me:pw@mirror/x",
+            "LD_LIBRARY_PATH": "/lib", "NCCL_P2P_DISABLE": "1", "HF_TOKEN": "x",
+            "VLLM_API_KEY": "x", "HOME": "/root", "PYTHONPATH": "", "HF_ENDPOINT": "https://me:pw@mirror/x",
             "MY_PASSWORD": "x", "CUDA_VISIBLE_DEVICES": "0",
         }
     )  # fmt: skip
@@ -273,7 +273,9 @@ def test_nvidia_smi_where_there_is_no_nvml(monkeypatch):
 
 def test_the_real_program_is_asked(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\ncase \"$1\" in --query-gpu*) echo '{QUERY.splitlines()[0]}';; esac\n")
+    program.write_text(
+        f"#!/bin/sh\ncase \"$1\" in --query-gpu*) echo '{QUERY.splitlines()[0]}';; esac\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -298,7 +300,7 @@ def test_a_machine_without_a_driver_has_no_gpu_and_one_that_is_silent_has_unknow
     assert host.unknown == []
     tree(
         tmp_path,
-        {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04\n"},
+        {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Kernel Module  580.159.04\n"},
     )
     silent = gpu.graphics(host)
     assert silent.gpus is None
