@@ -225,7 +225,7 @@ def littered(kvreg, staged, published, faulty):
     (home.runtimes / f".staging-{'d' * 64}/site").mkdir(parents=True)
     (home.runtimes / f".staging-{'d' * 64}/site/file").write_bytes(bytes(500))
     for source in (staged / "site/demo_pkg/command", staged.parent / "gone/site/x"):
-        compiled = home.pycache / source.relative_to("/").parent
+        compiled = home.pycache / source.relative_to("/").parent / "__pycache__"
         compiled.mkdir(parents=True)
         (compiled / f"{source.name}.cpython-312.pyc").write_bytes(bytes(100))
     return blobs
