@@ -52,13 +52,20 @@ class FaultyRegistry(ThreadingHTTPServer):
         """The paths of all requests of a kind so far."""
         return [path for path, _ in self.requests if f"/{kind}/" in path]
 
+    def digest(self, name: str) -> str | None:
+        """The digest that a tag or digest means."""
+        if name.startswith("sha256:"):
+            return name
+        found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
+        return found.digest if found else None
+
     def content(self, kind: str, name: str) -> bytes | None:
         """What the layout has under a digest or tag."""
-        if not name.startswith("sha256:"):
-            found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
-            name = found.digest if found else ""
-        path = self.layout / "blobs/sha256" / name.removeprefix("sha256:")
-        return path.read_bytes() if name and path.is_file() else None
+        digest = self.digest(name)
+        if digest is None:
+            return None
+        path = self.layout / "blobs/sha256" / digest.removeprefix("sha256:")
+        return path.read_bytes() if path.is_file() else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -94,7 +101,10 @@ class Handler(BaseHTTPRequestHandler):
         if queue:
             queue.popleft()(self, content, start)
         else:
-            self.serve(content, start, MEDIA_TYPE_MANIFEST if match[1] == "manifests" else None)
+            is_manifest = match[1] == "manifests"
+            # What was asked for, not what is sent: as a registry does that is itself deceived.
+            digest = self.server.digest(match[2]) if is_manifest else None
+            self.serve(content, start, MEDIA_TYPE_MANIFEST if is_manifest else None, digest)
 
     def do_POST(self) -> None:
         """A token for a refresh token."""
@@ -111,9 +121,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def serve(self, content: bytes, start: int, media_type: str | None = None) -> None:
+    def serve(
+        self,
+        content: bytes,
+        start: int,
+        media_type: str | None = None,
+        digest: str | None = None,
+    ) -> None:
         """Send content from `start` on, as it should be."""
         headers = {"Content-Type": media_type or "application/octet-stream"}
+        if digest is not None:
+            headers["Docker-Content-Digest"] = digest
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         self.answer(206 if start else 200, content[start:], headers)

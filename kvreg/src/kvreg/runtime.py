@@ -116,12 +116,12 @@ class Runtime:
     def profile(self) -> Profile:
         """The profile that the runtime was staged for; `VerificationError` if it was changed."""
         try:
-            profile = profile_from_canonical((self.folder / PROFILE_FILE).read_bytes())
+            raw = (self.folder / PROFILE_FILE).read_bytes()
         except FileNotFoundError:
             raise _damaged(self.folder, f"{PROFILE_FILE} is missing") from None
-        if profile.digest != self.profile_digest:
-            raise _damaged(self.folder, f"{PROFILE_FILE} is of another profile")
-        return profile
+        if sha256_bytes(raw) != self.profile_digest:
+            raise _damaged(self.folder, f"{PROFILE_FILE} was changed")
+        return profile_from_canonical(raw)
 
 
 def read_runtime(folder: Path) -> Runtime:
