@@ -12,9 +12,10 @@ from kvreg.artifact import Artifact, WheelLayer, find_artifact, wheel_layers
 from kvreg.blobs import BlobStore, StaleBytesError, Transfer
 from kvreg.durability import appear, is_settled, remove, settle
 from kvreg.errors import ContractError, KvregError, StorageError, VerificationError
+from kvreg.files import write_atomically
 from kvreg.home import Home
 from kvreg.integrity import check_runtime, expected_rows
-from kvreg.model.digest import parse_digest
+from kvreg.model.digest import parse_digest, sha256_bytes
 from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE, Descriptor
 from kvreg.model.profile import Profile, profile_from_canonical
 from kvreg.overlay import OverlayEntry, check_wheels, lock_descriptor
@@ -219,6 +220,7 @@ class _Making:
         missing = sum(blobs.missing_bytes(source, descriptor) for descriptor in descriptors)
         claims = [_claimed_unpacked(layer) for layer in self.layers]
         self.home.require_space(missing + sum(claim or 0 for claim in claims), "for the artifact")
+        self._keep_small(source)
         folder = self.home.staging(self.profile.digest)
         remove(folder)
         with ExitStack() as stack:
@@ -247,6 +249,17 @@ class _Making:
             self._runtime(unpacked.staged).write(self.profile)
             final = appear(folder, self.home.runtime(self.profile.digest))
         return Pulled(read_runtime(final), work)
+
+    def _keep_small(self, source: Source) -> None:
+        """Keep the profile and the overlay lock among the blobs, unless the source is here too."""
+        small = [self.profile.canonical()]
+        if self.overlay_lock is not None:
+            small.append(self.overlay_lock)
+        if source.local_path(self.artifact.manifest.config) is None:
+            for raw in small:
+                path = self.home.blob(sha256_bytes(raw))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, raw)
 
     def _progress(
         self, source: Source, descriptors: Sequence[Descriptor]
