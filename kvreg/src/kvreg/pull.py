@@ -12,9 +12,10 @@ from kvreg.artifact import Artifact, WheelLayer, find_artifact, wheel_layers
 from kvreg.blobs import BlobStore, StaleBytesError, Transfer
 from kvreg.durability import appear, is_settled, remove, settle
 from kvreg.errors import ContractError, KvregError, StorageError, VerificationError
+from kvreg.files import write_atomically
 from kvreg.home import Home
 from kvreg.integrity import check_runtime, expected_rows
-from kvreg.model.digest import parse_digest
+from kvreg.model.digest import parse_digest, sha256_bytes
 from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE, Descriptor
 from kvreg.model.profile import Profile, profile_from_canonical
 from kvreg.overlay import OverlayEntry, check_wheels, lock_descriptor
@@ -37,6 +38,7 @@ from kvreg.wheel.plan import WheelPlan, check_together, plan_wheel
 from kvreg.wheel.reuse import EarlierFiles
 from kvreg.wheel.scripts import interpreter_for
 from kvreg.wheel.staging import Staged, Unpacked, stage_all
+from kvreg.wheel.tags import check_interpreter
 
 _LONGEST_SIZE = 14
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -107,6 +109,7 @@ def pull(
     profile_name: str | None = None,
     *,
     keys: tuple[PublicKey, ...] = (),
+    any_host: bool = False,
 ) -> Pulled:
     """Make the runtime of a profile digest available in `home`.
 
@@ -114,7 +117,8 @@ def pull(
     `target` (the tag or digest that the caller's reference names) asks for a certain artifact.
     `profile_name` is for messages alone. With `keys`, one of them must have signed the artifact:
     this is checked before anything of it is fetched, and one that is staged already counts only
-    when it was checked so.
+    when it was checked so. What the Python that runs this cannot load is refused, unless it is
+    for `any_host`.
     Only one process at a time works on a profile; another one waits and then finds it done.
     Raises a `KvregError` of the kind that fits; nothing half-made is left behind.
     """
@@ -133,7 +137,7 @@ def pull(
             signature = require_signature(source, artifact.digest, keys, location)
         if existing is not None and existing.manifest_digest == artifact.digest:
             return Pulled(existing.signed(signature) if signature else existing, None)
-        return _make(source, artifact, signature, home, reporter)
+        return _make(source, artifact, signature, home, reporter, any_host)
 
 
 def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | None:
@@ -162,10 +166,14 @@ def _make(
     signature: Signature | None,
     home: Home,
     reporter: Reporter,
+    any_host: bool,
 ) -> Pulled:
     # A profile is small and not kept: nothing is written before there is known to be room.
     profile = profile_from_canonical(source.read_small(artifact.manifest.config))
     layers = wheel_layers(artifact, profile)
+    for layer in layers:
+        if not any_host:
+            check_interpreter(layer.name)
     lock = _overlay_lock(source, artifact, profile, layers)
     making = _Making(artifact, signature, profile, layers, lock, home, reporter)
     try:
@@ -219,6 +227,7 @@ class _Making:
         missing = sum(blobs.missing_bytes(source, descriptor) for descriptor in descriptors)
         claims = [_claimed_unpacked(layer) for layer in self.layers]
         self.home.require_space(missing + sum(claim or 0 for claim in claims), "for the artifact")
+        self._keep_small(source)
         folder = self.home.staging(self.profile.digest)
         remove(folder)
         with ExitStack() as stack:
@@ -247,6 +256,17 @@ class _Making:
             self._runtime(unpacked.staged).write(self.profile)
             final = appear(folder, self.home.runtime(self.profile.digest))
         return Pulled(read_runtime(final), work)
+
+    def _keep_small(self, source: Source) -> None:
+        """Keep the profile and the overlay lock among the blobs, unless the source is here too."""
+        small = [self.profile.canonical()]
+        if self.overlay_lock is not None:
+            small.append(self.overlay_lock)
+        if source.local_path(self.artifact.manifest.config) is None:
+            for raw in small:
+                path = self.home.blob(sha256_bytes(raw))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, raw)
 
     def _progress(
         self, source: Source, descriptors: Sequence[Descriptor]
