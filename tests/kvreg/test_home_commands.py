@@ -254,7 +254,7 @@ def test_gc_keeps_what_a_lock_names(kvreg, littered, published, tmp_path):
     kvreg("remove", "demo", "--yes")
     needed = {path.name for path in littered.iterdir() if len(path.name) == 64}
     needed -= {letter * 64 for letter in "abc"}
-    assert len(needed) == 2  # the wheel and the manifest
+    assert len(needed) == 3  # wheel, profile, manifest
     kept = data(kvreg("gc", "--older-than", "0", "--json"))
     assert not needed & {item["path"].rpartition("/")[2] for item in kept["items"]}
     lock = tmp_path / "work/kvreg.lock"
