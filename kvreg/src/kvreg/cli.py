@@ -21,6 +21,10 @@ COMMANDS = {
     ),
     "env": ("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": ("kvreg.commands.run", "Run a command with a staged runtime."),
+    "serve": (
+        "kvreg.commands.serve",
+        "Serve a model with upstream's OpenAI-compatible server.",
+    ),
 }
 
 
