@@ -1,1 +1,1 @@
-"""The commands of `registry` beyond those of `registry.cli`, one module a purpose."""
+"""The commands of `registry`, one module a purpose."""

@@ -14,6 +14,9 @@ Exit codes: 0 fine, 1 verification failed or a rule forbids it, 2 usage,
 3 not found, 4 network or registry, 5 storage."""
 
 reference_argument = click.argument("reference", metavar="REF")
+no_referrers_option = click.option(
+    "--no-referrers", is_flag=True, help="Leave the attestations out: the artifact alone."
+)
 store_argument = click.argument("store_reference", metavar="STORE")
 
 

@@ -7,10 +7,11 @@ from typing import get_args
 
 import click
 
-from kvreg.console import emit, handled, json_option
+from kvreg.console import emit
 from kvreg.errors import UsageError
 from kvreg.reference import parse_reference
 from kvreg.signatures import Form
+from registry.commands.options import subcommand
 from registry.store import open_store
 
 PASSWORD_VARIABLE = "COSIGN_PASSWORD"
@@ -25,7 +26,7 @@ key_option = click.option(
 )
 
 
-@click.command("keygen")
+@subcommand("keygen\nkeygen --output-prefix ci")
 @click.option(
     "--output-prefix",
     "prefix",
@@ -34,18 +35,11 @@ key_option = click.option(
     type=click.Path(path_type=Path),
     help="Writes PREFIX.key and PREFIX.pub.",
 )
-@json_option
-@handled
 def keygen_command(prefix: Path, as_json: bool) -> None:
     """Make a key pair in cosign's own form (ECDSA P-256).
 
     The private key is encrypted with $COSIGN_PASSWORD or a password that is asked for, which may
     be empty. cosign can sign with it, and we can sign with a key of `cosign generate-key-pair`.
-
-    \b
-    Examples:
-      registry keygen
-      COSIGN_PASSWORD= registry keygen --output-prefix ci
     """
     from registry.privatekey import generate_key, write_key_pair
 
@@ -58,7 +52,11 @@ def keygen_command(prefix: Path, as_json: bool) -> None:
     )
 
 
-@click.command("sign")
+@subcommand(
+    "sign oci-layout:dist/registry:t4-probe --key kvreg.key\n"
+    "sign ghcr.io/you/runtimes:t4x2-cu128 --key kvreg.key --form simple\n"
+    "sign ghcr.io/you/runtimes:t4x2-cu128 --key kvreg.key --statement provenance.json"
+)
 @click.argument("reference", metavar="REF")
 @key_option
 @click.option(
@@ -77,8 +75,6 @@ def keygen_command(prefix: Path, as_json: bool) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Also sign this in-toto statement about REF (such as its provenance) and attach it.",
 )
-@json_option
-@handled
 def sign_command(
     reference: str,
     key_path: Path,
@@ -90,12 +86,6 @@ def sign_command(
 
     What the key has signed already is left as it is. `cosign verify --key` and `kvreg pull
     --verify-key` accept the signature, wherever the artifact is copied.
-
-    \b
-    Examples:
-      registry sign oci-layout:dist/registry:t4-probe --key kvreg.key
-      registry sign ghcr.io/you/runtimes:t4x2-cu128 --key kvreg.key --form simple
-      registry sign ghcr.io/you/runtimes:t4x2-cu128 --key kvreg.key --statement provenance.json
     """
     from registry.privatekey import read_private_key
     from registry.signing import FORMS, attest, sign

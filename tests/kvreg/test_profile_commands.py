@@ -81,18 +81,17 @@ def test_a_folder_with_another_name_is_not_found_by_that_name(kvreg, tmp_path):
 
 
 def test_one_line_help_is_the_same_in_both_places():
-    group = main
-    for name, (_, text) in COMMANDS.items():
-        command = group.get_command(None, name)
-        assert (command.help or "").strip().splitlines()[0] == text
+    for entry in COMMANDS.values():
+        assert (entry.load().help or "").strip().splitlines()[0] == entry.help
 
 
 def test_every_command_has_examples():
     def walk(command):
         yield command
-        for child in getattr(command, "commands", {}).values():
+        lazy = [entry.load() for entry in getattr(command, "table", {}).values()]
+        for child in (*getattr(command, "commands", {}).values(), *lazy):
             yield from walk(child)
 
-    for name in COMMANDS:
-        for command in walk(main.get_command(None, name)):
+    for entry in COMMANDS.values():
+        for command in walk(entry.load()):
             assert "Examples:" in (command.help or ""), command.name

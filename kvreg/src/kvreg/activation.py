@@ -15,20 +15,20 @@ the profile's settings     ``[runtime.environment]``, where the user has not set
 =========================  =====================================================================
 """
 
-import contextlib
 import hashlib
 import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvreg import catalogue
-from kvreg.errors import ContractError, KvregError, NotFoundError, Problem
+from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
 from kvreg.model.digest import parse_digest
 from kvreg.model.profile import Profile
 from kvreg.programs import program_folders
-from kvreg.runtime import Runtime, read_runtime, staged_folders
+from kvreg.request import Request, split_identity
+from kvreg.runtime import Runtime, read_runtime, readable_runtimes
 from kvreg.startup import PLACES, PYCACHE_VARIABLE, PYTHON_VARIABLE, RUNTIME_VARIABLE
 
 SETTINGS_VARIABLE = "KVREG_SETTINGS"
@@ -43,10 +43,14 @@ def find_runtime(home: Home, text: str) -> Runtime:
     if text.startswith("sha256:"):
         parse_digest(text)
         return _read(home, text, text)
+    name, digest = split_identity(text)
+    if digest is not None:
+        request = Request(text, name, digest=digest).on(home)
+        return _read(home, request.profile or digest, text)
     try:
         profile = catalogue.find_profile(text)
     except NotFoundError:
-        named = [runtime for runtime in _readable(home) if runtime.profile_name == text]
+        named = [runtime for runtime in readable_runtimes(home) if runtime.profile_name == text]
         if len(named) == 1:
             return named[0]
         raise
@@ -154,13 +158,6 @@ def _read(home: Home, digest: str, text: str) -> Runtime:
         ) from None
 
 
-def _readable(home: Home) -> Iterator[Runtime]:
-    """All staged runtimes but damaged ones, which must not keep the others from being used."""
-    for folder in staged_folders(home):
-        with contextlib.suppress(KvregError):
-            yield read_runtime(folder)
-
-
 def _others(home: Home) -> str | None:
-    known = [f"{item.profile_name} ({item.profile_digest})" for item in _readable(home)]
+    known = [f"{item.profile_name} ({item.profile_digest})" for item in readable_runtimes(home)]
     return "staged: " + ", ".join(known) if known else None

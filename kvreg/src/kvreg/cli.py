@@ -1,51 +1,61 @@
 """The ``kvreg`` command: a group that imports only the subcommand that is run."""
 
-import importlib
-
 import click
 
 from kvreg import __version__
+from kvreg.lazy import Entry, LazyGroup
 
-# name -> (module, one-line help). The help is here too so that `kvreg --help` imports nothing;
-# a test holds it equal to the first line of the command's own help.
 COMMANDS = {
-    "profile": ("kvreg.commands.profile", "List, show, validate and digest profiles."),
-    "pull": ("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
-    "facts": ("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
-    "doctor": ("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
-    "drift": ("kvreg.commands.drift", "Replay published package lists against a profile."),
-    "list": ("kvreg.commands.list", "List the runtimes that are staged here."),
-    "verify": (
+    "profile": Entry("kvreg.commands.profile", "List, show, validate and digest profiles."),
+    "pull": Entry("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
+    "resolve": Entry(
+        "kvreg.commands.resolve",
+        "Say which artifact a profile means now, where it is, and what was tried.",
+    ),
+    "facts": Entry("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
+    "doctor": Entry("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
+    "drift": Entry("kvreg.commands.drift", "Replay published package lists against a profile."),
+    "list": Entry("kvreg.commands.list", "List the runtimes that are staged here."),
+    "verify": Entry(
         "kvreg.commands.verify",
         "Rehash everything that is staged for a profile and name what differs.",
     ),
-    "env": ("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
-    "run": ("kvreg.commands.run", "Run a command with a staged runtime."),
-    "serve": (
-        "kvreg.commands.serve",
-        "Serve a model with upstream's OpenAI-compatible server.",
+    "show": Entry(
+        "kvreg.commands.show",
+        "Show a staged runtime, or the artifact that would be pulled.",
+    ),
+    "which": Entry(
+        "kvreg.commands.which",
+        "Say where a module, script or library is in a staged runtime, and how to use it.",
+    ),
+    "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
+    "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "serve": Entry(
+        "kvreg.commands.serve", "Serve a model with upstream's OpenAI-compatible server."
+    ),
+    "remove": Entry("kvreg.commands.remove", "Remove staged runtimes, and say what that freed."),
+    "gc": Entry(
+        "kvreg.commands.gc",
+        "Find what nothing needs any more, and delete it with --delete.",
+    ),
+    "completion": Entry(
+        "kvreg.commands.completion",
+        "Print what makes a shell complete kvreg's commands, options and profiles.",
+    ),
+    "advise": Entry(
+        "kvreg.commands.advise",
+        "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
+    ),
+    "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
+    "nccl": Entry(
+        "kvreg.commands.nccl", "Measure all-reduce between GPUs and fit latency and bandwidth."
     ),
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="kvreg")
 def main() -> None:
     """Verified, side-by-side vLLM runtimes for managed GPU notebooks.

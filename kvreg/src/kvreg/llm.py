@@ -62,7 +62,7 @@ def require_host(runtime: Runtime, home: Home, *, strict: bool = False) -> None:
     raise ContractError(
         f"this host is not the one that {diagnosis.profile} was made for",
         problems=[Problem(i.name, f"{i.status}: {i.reason}", i.required, i.found) for i in failed],
-        remedy=f"kvreg doctor {diagnosis.profile} says what to do; check=False goes on all the same",
+        remedy=f"kvreg doctor {diagnosis.profile} says more; check=False goes on all the same",
     )
 
 

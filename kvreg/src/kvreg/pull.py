@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,7 @@ def _stage(
         bytes=sum(sizes),
         annotations=dict(artifact.manifest.annotations),
         kvreg_version=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         signature=signature,
     )
     runtime.write(profile)

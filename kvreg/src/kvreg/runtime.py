@@ -1,5 +1,6 @@
 """Staged runtimes and their ``runtime.json``: what was staged, from where, by whom."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvreg.errors import NotFoundError, VerificationError
+from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.home import Home
 from kvreg.model.digest import is_digest
 from kvreg.model.profile import Profile, profile_from_canonical
@@ -156,6 +157,13 @@ def staged_folders(home: Home) -> Iterator[Path]:
         for folder in sorted(home.runtimes.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
                 yield folder
+
+
+def readable_runtimes(home: Home) -> Iterator[Runtime]:
+    """All staged runtimes but damaged ones, which must not keep the others from being used."""
+    for folder in staged_folders(home):
+        with contextlib.suppress(KvregError):
+            yield read_runtime(folder)
 
 
 def _damaged(folder: Path, what: str) -> VerificationError:

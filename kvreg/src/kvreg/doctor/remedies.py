@@ -7,8 +7,8 @@ be replaced: another image, another profile or another runtime are the ways out.
 from kvreg.model.fact import Fact
 
 _ACCELERATOR = (
-    "choose the accelerator that the profile is for ({validated}; on Kaggle: Settings, Accelerator,"
-    " GPU T4 x2), or a profile for {found}"
+    "choose the accelerator that the profile is for (on Kaggle: Settings, Accelerator, GPU T4 x2);"
+    " kvreg doctor without a profile says which one is nearest"
 )
 _IMAGE = "use an image with {required}, or a profile for {found}"
 _DRIVER = "use a machine with NVIDIA driver {required}; a driver belongs to the machine, not to pip"

@@ -7,10 +7,12 @@ the caller must look at the problems before it uses anything.
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from kvreg.errors import Problem
 from kvreg.model.fact import ANYTHING, Fact
+
+Reader = TypeVar("Reader", bound="TableReader")
 
 _NOTHING: Any = object()
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -111,13 +113,13 @@ class TableReader:
             self.report(key, problem)
         return fact
 
-    def table(self, key: str, *, optional: bool = False) -> "TableReader":
+    def table(self: Reader, key: str, *, optional: bool = False) -> Reader:
         """A sub-table; one that is absent reads as empty when it is `optional`."""
         value = self._take(key, expected="a table", optional=optional)
         absent = value is _NOTHING
-        return TableReader(value, self.where, self._name(key), self.problems, absent=absent)
+        return type(self)(value, self.where, self._name(key), self.problems, absent=absent)
 
-    def tables(self, key: str) -> list["TableReader"]:
+    def tables(self: Reader, key: str) -> list[Reader]:
         """An array of tables, empty when absent."""
         value = self._take(key, optional=True)
         if value is _NOTHING:
@@ -126,7 +128,7 @@ class TableReader:
             self._wrong(key, "an array of tables", value)
             return []
         return [
-            TableReader(item, self.where, f"{self._name(key)}[{index}]", self.problems)
+            type(self)(item, self.where, f"{self._name(key)}[{index}]", self.problems)
             for index, item in enumerate(value)
         ]
 
