@@ -61,8 +61,9 @@ def make(
 ) -> tuple[Runtime, Work]:
     """Make the runtime of an artifact appear in `home`, in the place of one that is there.
 
-    A wheel that this interpreter cannot load is refused, but for `any_host`. The caller holds the profile's lock. Raises a `KvregError` of the kind that fits; what was
-    received is kept for the next time, and nothing else.
+    A wheel that this interpreter cannot load is refused, but for `any_host`. The caller holds the
+    profile's lock. Raises a `KvregError` of the kind that fits; what was received is kept for the
+    next time, and nothing else.
     """
     # A profile is small and not kept: nothing is written before there is known to be room.
     profile = profile_from_canonical(source.read_small(artifact.manifest.config))
