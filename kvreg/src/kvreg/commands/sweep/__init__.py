@@ -19,12 +19,18 @@ COMMANDS = {
         "kvreg.commands.sweep.analyze",
         "Judge where a higher TP degree starts to pay, from a sweep or a table of cells.",
     ),
+    "compare": Entry(
+        "kvreg.commands.sweep.compare", "Put two sweeps side by side that differ in one variable."
+    ),
     "pack": Entry(
         "kvreg.commands.sweep.pack", "Pack a sweep directory into one reproducible tar file."
     ),
     "publish": Entry(
         "kvreg.commands.sweep.publish",
         "Pack a sweep and attach it to the exact runtime artifact that it ran.",
+    ),
+    "report": Entry(
+        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
     ),
 }
 
