@@ -225,10 +225,11 @@ def _host(facts: Data | None) -> list[str]:
     if isinstance(gpus, list):
         names = [str(gpu.get("name", "GPU")) for gpu in gpus if isinstance(gpu, dict)]
     found = [f"{names.count(name)} × {name}" for name in sorted(set(names))]
+    parts = {key: facts.get(key) for key in ("python", "torch", "driver")}
     versions = [
-        f"{key} {facts[key]}"
-        for key in ("python", "torch", "driver")
-        if isinstance(facts.get(key), str)
+        f"{key} {part['version']}"
+        for key, part in parts.items()
+        if isinstance(part, dict) and part.get("version")
     ]
     return [", ".join([*found, *versions])] if found or versions else []
 
