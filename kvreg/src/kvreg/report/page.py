@@ -31,7 +31,8 @@ def page(evidence: Evidence) -> str:
     script = "\n".join(map(_asset, SCRIPTS))
     values = {
         "policy": html.escape(
-            f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+            f"default-src 'none'; img-src data:; style-src '{_hash(style)}';"
+            f" script-src '{_hash(script)}';"
             " base-uri 'none'; form-action 'none'"
         ),
         "title": html.escape(f"{evidence.title} · kvreg sweep report"),

@@ -1,11 +1,13 @@
 """The parts of the page that need no script: head, verdicts, identity, method, raw files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvreg.report.evidence import Data, Evidence
 from kvreg.report.markup import Child, Markup, element, join
-from kvreg.report.wording import SYMBOLS, answer, headline, limitations
+from kvreg.report.wording import SYMBOLS, answer, effects_of, headline, limitations
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 _DIGESTS = {
     "artifact": "runtime artifact",
@@ -14,6 +16,16 @@ _DIGESTS = {
     "profile": "profile",
     "ledger": "ledger",
     "cells": "cell table",
+}
+_RULES = {
+    "sustained": "Crossover",
+    "gated": "Gated",
+    "missing": "Missing",
+    "replication": "Replication",
+    "holm": "Holm",
+    "detectable": "Detectable",
+    "moderated": "Cross-check",
+    "descriptive": "Descriptive",
 }
 _UNKNOWN = "not recorded"
 
@@ -91,6 +103,7 @@ def _verdict_table(
             said = point["metrics"][metric]["verdict"]
             marks.setdefault(key, []).append((point["concurrency"], said))
     about = analysis["metrics"][metric]
+    effects = effects_of(analysis, pair, metric)
     rows = [
         element(
             "tr",
@@ -98,7 +111,11 @@ def _verdict_table(
             element("th", {"scope": "row"}, model),
             [
                 _verdict_cell(
-                    found.get((model, name)), sorted(marks.get((model, name), [])), model, name
+                    found.get((model, name)),
+                    sorted(marks.get((model, name), [])),
+                    effects.get((model, name), {}),
+                    model,
+                    name,
                 )
                 for name in workloads
             ],
@@ -135,12 +152,18 @@ def _shapes(evidence: Evidence) -> Iterator[Markup]:
 
 
 def _verdict_cell(
-    found: Data | None, marks: list[tuple[int, str]], model: str, workload: str
+    found: Data | None,
+    marks: list[tuple[int, str]],
+    effects: Mapping[int, float | None],
+    model: str,
+    workload: str,
 ) -> Markup:
     if found is None:
         text = element("span", {"class": "small"}, "not compared")
-        return element("td", {"class": "answer unknown", "data-workload": workload}, text)
-    said = answer(found, [level for level, _ in marks])
+        return element(
+            "td", {"class": "answer unknown", "data-shape": workload.replace("_", " ")}, text
+        )
+    said = answer(found, effects)
     corrected = found["holm_first_sustained_favorable"]
     holm = None
     if corrected != found["first_sustained_favorable"]:
@@ -157,7 +180,11 @@ def _verdict_cell(
     ]
     return element(
         "td",
-        {"class": f"answer {said.kind}", "data-model": model, "data-workload": workload},
+        {
+            "class": f"answer {said.kind}",
+            "data-model": model,
+            "data-shape": workload.replace("_", " "),
+        },
         element("span", {"class": "large"}, said.large),
         element("span", {"class": "small"}, said.small),
         holm,
@@ -224,7 +251,7 @@ def _host(facts: Data | None) -> list[str]:
     names: list[str] = []
     if isinstance(gpus, list):
         names = [str(gpu.get("name", "GPU")) for gpu in gpus if isinstance(gpu, dict)]
-    found = [f"{names.count(name)} × {name}" for name in sorted(set(names))]
+    found = [f"{names.count(name)} {TIMES} {name}" for name in sorted(set(names))]
     versions = [
         f"{key} {facts[key]}"
         for key in ("python", "torch", "driver")
@@ -244,11 +271,8 @@ def method(evidence: Evidence) -> Markup:
     """The rules that the verdicts follow, and what did not become one."""
     analysis = evidence.analysis
     rule: dict[str, Any] = dict(analysis["rule"])
-    named = [
-        ("interval", f"{rule['level']:.0%}, {rule['interval']}"),
-        *((name, rule[name]) for name in ("sustained", "gated", "missing", "replication")),
-        *((name, rule[name]) for name in ("holm", "detectable", "moderated", "descriptive")),
-    ]
+    named = [("Interval", f"{rule['level']:.0%}, {rule['interval']}")]
+    named += [(label, rule[name]) for name, label in _RULES.items()]
     parts: list[Child] = [
         element(
             "dl",

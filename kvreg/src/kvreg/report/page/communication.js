@@ -50,7 +50,7 @@ function communicationPanel(result, timers, title, y, measure, value) {
     const entry = result.timers[timer];
     return [fitSeries(entry, timer, axis, value), {id: `timer-${timer}`, index: TIMERS.indexOf(timer), points: entry.payloads.map(measure)}];
   }).filter(Boolean);
-  return panel({title, x: axis, y, series, tip: (size) => payloadTip(result, timers, size)});
+  return panel({wide: true, title, x: axis, y, series, tip: (size) => payloadTip(result, timers, size)});
 }
 
 const timePanel = (result, timers) => communicationPanel(
@@ -75,7 +75,7 @@ function payloadTip(result, timers, size) {
       [`${timer}, bus bandwidth`, `${number(row.bus_bandwidth_GB_per_s)} GB/s${off ? `, ${percent(off.relative)} off the fit` : ""}`],
     ];
   });
-  return {title: `${bytes(size)} per rank (5 % to 95 %)`, rows};
+  return {title: `${bytes(size)} per rank (5% to 95%)`, rows};
 }
 
 function fitTable(result, timers) {
@@ -86,6 +86,6 @@ function fitTable(result, timers) {
       html("td", {}, fit.interval_from))));
   const head = ["Timer", "Fit", "Latency a, µs", "Algorithm bandwidth b, GB/s", "Bus bandwidth, GB/s", "Interval from"];
   return html("table", {class: "plain"},
-    html("caption", {}, `T(S) = a + S/b with ${100 * result.level} % intervals (Student t). plain: least squares; relative: weighted by 1/T², so that small payloads count.`),
+    html("caption", {}, `T(S) = a + S/b with ${100 * result.level}% intervals (Student t). plain: least squares; relative: weighted by 1/T², so that small payloads count.`),
     html("thead", {}, html("tr", {}, head.map((text) => html("th", {scope: "col"}, text)))), html("tbody", {}, rows));
 }

@@ -33,8 +33,8 @@ function drawCurves() {
   const pair = currentPair();
   const difference = STATE.view === "difference";
   byId("curve-about").textContent = difference
-    ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level} % interval that the verdicts are read from.`
-    : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level} % interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
+    ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level}% interval that the verdicts are read from.`
+    : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
   modelRows(byId("curve-panels"), (model, workload) => (difference ? differencePanel : valuePanel)(model, workload, metric));
   byId("curve-legend").replaceChildren();
   if (!difference) {
@@ -82,7 +82,7 @@ function relativeSeries(model, workload, metricName, id, index) {
   };
 }
 
-const shareAxis = {kind: "linear", signed: true, include: [0], format: (value) => `${value > 0 ? "+" : ""}${number(100 * value)} %`};
+const shareAxis = {kind: "linear", signed: true, include: [0], format: (value) => `${value > 0 ? "+" : ""}${tickText(100 * value)}%`};
 
 function differencePanel(model, workload, metric) {
   const pair = currentPair();
@@ -112,7 +112,7 @@ function comparisonTip(model, workload, level, metricName) {
       rows.push([`TP${pair.candidate_tp} − TP${pair.baseline_tp}`, interval(found.relative, found.interval && found.interval.map((bound) => bound * scale), percent)]);
       rows.push(["pairs", String(found.pairs)]);
     }
-    if (found.holm) rows.push(["p, Holm-corrected", `${probability(found.p)}, ${probability(found.holm.p)}`]);
+    if (found.holm) rows.push(["p; by Holm", `${probability(found.p)}; ${probability(found.holm.p)}`]);
     if (!ANALYSIS.label) rows.push(["verdict", `${SIGNS[found.verdict]} ${found.verdict}`]);
   }
   return {title: `${workload.replaceAll("_", " ")}, concurrency ${level}`, rows};
@@ -123,7 +123,7 @@ const LATENCIES = ["ttft_ms", "tpot_ms"];
 function drawLatency() {
   const pair = currentPair();
   byId("latency-about").textContent =
-    `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in time to first token and in time per output token (lower is better; paired ${100 * ANALYSIS.rule.level} % intervals). More throughput need not mean that a single request is served sooner.`;
+    `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in time to first token and in time per output token (lower is better; paired ${100 * ANALYSIS.rule.level}% intervals). More throughput need not mean that a single request is served sooner.`;
   modelRows(byId("latency-panels"), (model, workload) => panel({
     title: workload.replaceAll("_", " "),
     x: {...CONCURRENCY, values: levelsOf(model, workload)},
@@ -151,12 +151,13 @@ function drawMemory() {
     const series = degrees.map((tp, index) => ({
       id: `memory-tp${tp}`, index, small: true,
       points: arms.filter((arm) => arm.tp === tp).flatMap((arm) => {
-        const shift = (index - (degrees.length - 1) / 2) * 15 + (DATA.workloads.indexOf(arm.workload) - (DATA.workloads.length - 1) / 2) * 4.5;
+        const shift = (index - (degrees.length - 1) / 2) * 17 + (DATA.workloads.indexOf(arm.workload) - (DATA.workloads.length - 1) / 2) * 5;
         return Object.entries(arm.max_gpu_memory_mib).map(([repetition, value]) => ({x: arm.concurrency, y: value, shift, hollow: arm.states[repetition] === "RESOURCE_GATED"}));
       }),
     }));
     if (!series.some((one) => one.points.length)) return null;
     return panel({
+      wide: true,
       title: model,
       x: CONCURRENCY,
       y: {kind: "linear", unit: "MiB per GPU", include: DATA.boundary_mib ? [DATA.boundary_mib] : []},
