@@ -60,21 +60,30 @@ def rendered(figure: Any) -> dict[str, bytes]:
         out = io.BytesIO()
         figure.savefig(out, format=name, **options)
         files[name] = out.getvalue()
-        figure.set_layout_engine("none")  # it is laid out now; the next format has the same places
     return files
 
 
+def canvas(make: Any, width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
+    """A figure of that many inches and its grid of axes, with room for a legend and a stamp.
+
+    Places are set, not searched for: that halves the time of a figure.
+    """
+    figure = make(figsize=(width, height))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left=0.72 / width,
+        right=1 - 0.1 / width,
+        top=1 - 0.62 / height,
+        bottom=0.62 / height,
+        wspace=0.24,
+        hspace=0.46,
+    )
+    return figure, grid
+
+
 def stamp(figure: Any, text: str) -> None:
-    """A line at the foot, in the room that `canvas` leaves for it."""
-    figure.text(0.008, 0.06 / figure.get_figheight(), text, fontsize=6.5, color=SOFT)
-
-
-def canvas(make: Any, width: float, height: float) -> Any:
-    """A figure of that many inches with room for its stamp."""
-    figure = make(figsize=(width, height), layout="constrained")
-    room = 0.18 / height
-    figure.get_layout_engine().set(rect=(0, room, 1, 1 - room))
-    return figure
+    """A line at the foot."""
+    figure.text(0.008, 0.05 / figure.get_figheight(), text, fontsize=6.5, color=SOFT)
 
 
 def literal(text: object) -> str:

@@ -84,8 +84,8 @@ def _stamped(figure: Any, text: str) -> Any:
 
 def _grid(evidence: Evidence, make: Make) -> tuple[Any, Any, list[str], list[str]]:
     models, workloads = evidence.analysis["design"]["models"], evidence.workloads()
-    figure = canvas(make, 3.1 * len(workloads) + 0.4, 2.1 * len(models) + 0.5)
-    axes = figure.subplots(len(models), len(workloads), squeeze=False)
+    size = (3.0 * len(workloads) + 0.8, 2.1 * len(models) + 0.6)
+    figure, axes = canvas(make, *size, len(models), len(workloads))
     return figure, axes, models, workloads
 
 
@@ -113,9 +113,7 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
             if row == len(models) - 1:
                 axes.set_xlabel("concurrency")
     if handles:
-        figure.legend(
-            list(handles.values()), list(handles), loc="outside upper right", ncols=len(handles)
-        )
+        figure.legend(list(handles.values()), list(handles), loc="upper right", ncols=len(handles))
     return figure
 
 
@@ -180,7 +178,8 @@ def _crossovers(evidence: Evidence, make: Make) -> Any:
                 _box(column, row, _FILLS[said.kind], _INKS[said.kind], said.kind != KIND_PAYS)
             )
             axes.text(
-                column + 0.5, row + 0.5, _PREFIXES[said.kind] + said.large, ha="center", va="center",
+                column + 0.5, row + 0.5, _PREFIXES[said.kind] + said.large,
+                ha="center", va="center",
                 fontsize=10, fontweight="bold", color=_INKS[said.kind],
             )  # fmt: skip
     return figure
@@ -229,15 +228,15 @@ def _memory(evidence: Evidence, make: Make) -> Any:
                 axes.set_ylabel("MiB per GPU")
             if row == len(models) - 1:
                 axes.set_xlabel("concurrency")
-    figure.legend(list(seen.values()), list(seen), loc="outside upper right", ncols=len(seen))
+    figure.legend(list(seen.values()), list(seen), loc="upper right", ncols=len(seen))
     return figure
 
 
 def _communication(result: Data, make: Make) -> Any:
     import numpy as np
 
-    figure = canvas(make, 9, 3.8)
-    time_axes, band_axes = figure.subplots(1, 2)
+    figure, grid = canvas(make, 9, 3.8, 1, 2)
+    time_axes, band_axes = grid[0]
     factor = result["bus_factor"]
     for index, (timer, entry) in enumerate(result["timers"].items()):
         if not entry["available"]:
