@@ -42,6 +42,11 @@ COMMANDS = {
         "List what is attached to an artifact: SBOM, provenance and others.",
         "referrers_command",
     ),
+    "attach": Entry(
+        "registry.commands.attaching",
+        "Attach a file to the artifact REF as a referrer.",
+        "attach_command",
+    ),
     "verify": Entry(
         "registry.commands.verification",
         "Read and hash every manifest and blob of REF again, those of its referrers included.",

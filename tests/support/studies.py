@@ -6,7 +6,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kvreg.analysis.metrics import METRICS
 from kvreg.analysis.table import GATED, MEASURED, CellRow
+from kvreg.model.canonical import canonical_json
+from kvreg.sweep.cells import cell_id
+from kvreg.sweep.plan import load_plan
 
 SHARED = Path(__file__).parents[2] / "tests" / "data" / "seeds"
 
@@ -144,3 +148,56 @@ def m2_rows() -> list[CellRow]:
             for row in csv.DictReader(file)
             for tp in (1, 2)
         ]
+
+
+def write_sweep(
+    directory: Path,
+    plan: bytes,
+    results: Mapping[str, Mapping[str, object]],
+    *,
+    identity: Mapping[str, object] | None = None,
+    facts: Mapping[str, object] | None = None,
+    gates: Sequence[Mapping[str, object]] = (),
+) -> Path:
+    """A sweep directory: `results` has state, reason and metrics of each cell id."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "plan.toml").write_bytes(plan)
+    about = {
+        "schema": 1,
+        "plan": load_plan(directory).digest,
+        "artifact": "sha256:" + "a" * 64,
+        "profile": "sha256:" + "b" * 64,
+        "facts": "sha256:" + "c" * 64,
+        "engine": {"command": ["vllm", "serve"], "version": "0.18.1"},
+        "kvreg": "0.1.0",
+        "created": "2026-01-01T00:00:00Z",
+    }
+    (directory / "identity.json").write_text(json.dumps({**about, **(identity or {})}))
+    if facts is not None:
+        (directory / "facts.json").write_text(json.dumps(facts))
+    head = {"schema": 1, "time": "2026-01-01T00:00:00.000Z", "session": "s"}
+    events: list[Mapping[str, object]] = [{**head, "event": "gate", **gate} for gate in gates]
+    for name, result in results.items():
+        events.append({**head, "event": "started", "cell": name, "attempt": 1})
+        end = {"reason": None, "metrics": {}, "timing": {}, **result}
+        events.append({**head, "event": "finished", "cell": name, "attempt": 1, **end})
+    (directory / "ledger.jsonl").write_bytes(
+        b"".join(canonical_json(event) + b"\n" for event in events)
+    )
+    return directory
+
+
+def results_of(rows: Sequence[CellRow]) -> dict[str, dict[str, object]]:
+    """What `write_sweep` takes, from rows."""
+    return {
+        cell_id(row.model, row.workload, row.concurrency, row.tp, row.repetition): {
+            "state": row.state,
+            "reason": row.reason,
+            "metrics": {
+                name: row.value(name)
+                for name in (*METRICS, "max_gpu_memory_mib")
+                if row.value(name) is not None
+            },
+        }
+        for row in rows
+    }

@@ -8,6 +8,9 @@ from kvreg.lazy import Entry, LazyGroup
 COMMANDS = {
     "profile": Entry("kvreg.commands.profile", "List, show, validate and digest profiles."),
     "pull": Entry("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
+    "facts": Entry("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
+    "doctor": Entry("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
+    "drift": Entry("kvreg.commands.drift", "Replay published package lists against a profile."),
     "list": Entry("kvreg.commands.list", "List the runtimes that are staged here."),
     "verify": Entry(
         "kvreg.commands.verify",

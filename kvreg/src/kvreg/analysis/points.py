@@ -184,6 +184,11 @@ def judge(
 def _judgement(
     metric: Metric, baseline: Arm, candidate: Arm, gated: bool, label: str | None, level: float
 ) -> Judgement:
+    if gated:
+        # not even the repetitions that were measured: those that ran out of memory are missing
+        # from them by no accident
+        reason = "a repetition passed the resource boundary: there is no valid comparison"
+        return Judgement({}, (), None, None, GATED, reason)
     first, second = baseline.values(metric.name), candidate.values(metric.name)
     matched = [number for number in first if number in second]
     differences = {number: second[number] - first[number] for number in matched}
@@ -194,9 +199,6 @@ def _judgement(
     )
     found = estimate(list(differences.values()), level) if matched else None
     mean = math.fsum(first[number] for number in matched) / len(matched) if matched else None
-    if gated:
-        reason = "a repetition passed the resource boundary: there is no valid comparison"
-        return Judgement(differences, ratios, found, mean, GATED, reason)
     if found is not None and label is not None:
         return Judgement(
             differences, ratios, Estimate(found.n, found.mean), mean, INCONCLUSIVE, label

@@ -6,17 +6,25 @@ artifact is found. Lock files belong to the profile: their sha256 is part of the
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvreg import toml
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError, VerificationError
+from kvreg.model.activation import (
+    OverlayPolicy,
+    Settings,
+    read_engine,
+    read_environment,
+    read_overlay,
+)
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes
 from kvreg.model.fact import Fact
+from kvreg.model.host import Host, read_host
 from kvreg.model.oci import parse_json
 from kvreg.model.schema import TableReader
 
@@ -37,48 +45,11 @@ _KEY = r"[a-z][a-z0-9_-]*"
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """The GPU part of a host contract; every field is a `Fact`."""
-
-    name: Fact
-    count: Fact
-    compute_capability: Fact
-    topology: Fact
-    memory_mib: Fact
-
-
-@dataclass(frozen=True)
-class Host:
-    """The host contract; every field but `gpu` is a `Fact`."""
-
-    os: Fact
-    arch: Fact
-    glibc: Fact
-    glibcxx: Fact
-    cxxabi: Fact
-    python: Fact
-    python_tag: Fact
-    torch: Fact
-    torch_cuda: Fact
-    cxx11_abi: Fact
-    driver: Fact
-    cuda_driver: Fact
-    nccl: Fact
-    gpu: Gpu
-
-    def facts(self) -> Iterator[tuple[str, Fact]]:
-        """All facts by dotted key, such as ``("gpu.name", Fact(...))``."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Fact):
-                yield item.name, value
-        for item in fields(self.gpu):
-            yield f"gpu.{item.name}", getattr(self.gpu, item.name)
-
-
-@dataclass(frozen=True)
 class Runtime:
-    """The pinned package. `modules` are the imports that must load."""
+    """The pinned package. `modules` are the imports that must load.
+
+    `environment` and `engine` are variables and engine options that running it sets and denies.
+    """
 
     package: str
     version: str
@@ -86,6 +57,17 @@ class Runtime:
     upstream_tag: str
     upstream_commit: str
     modules: tuple[str, ...]
+    environment: Settings = field(default_factory=Settings)
+    engine: Settings = field(default_factory=Settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table of the profile; settings only where there are any."""
+        tree = {item.name: getattr(self, item.name) for item in fields(self)}
+        tree |= {"modules": list(self.modules)}
+        for key in ("environment", "engine"):
+            settings = tree.pop(key).to_dict()
+            tree |= {key: settings} if settings else {}
+        return tree
 
 
 @dataclass(frozen=True)
@@ -147,6 +129,7 @@ class Profile:
     runtime: Runtime
     build: Build
     locks: Mapping[str, LockFile] = field(hash=False)
+    overlay: OverlayPolicy | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The tree whose canonical JSON is digested; `ContractError` if a lock is missing."""
@@ -169,7 +152,7 @@ class Profile:
             "id": self.id,
             "summary": self.summary,
             "host": host,
-            "runtime": {**asdict(self.runtime), "modules": list(self.runtime.modules)},
+            "runtime": self.runtime.to_dict(),
             "build": {
                 "recipe": build.recipe,
                 "compute_capabilities": list(build.compute_capabilities),
@@ -183,6 +166,7 @@ class Profile:
                     item.name: getattr(build.limits, item.name) for item in fields(build.limits)
                 },
             },
+            **({"overlay": self.overlay.to_dict()} if self.overlay else {}),
             "locks": {key: asdict(lock) for key, lock in self.locks.items()},
         }
 
@@ -194,6 +178,22 @@ class Profile:
     def digest(self) -> str:
         """``sha256:<hex>`` of `canonical()`."""
         return sha256_bytes(self.canonical())
+
+    @property
+    def build_digest(self) -> str:
+        """The digest of what the native build depends on: the profile as if it had no overlay.
+
+        The overlay and the settings of ``[runtime]`` reach no build, so a wheel that was built
+        before they changed is still the wheel of this profile. Of a profile without them it is
+        `digest`.
+        """
+        bare = replace(
+            self,
+            overlay=None,
+            runtime=replace(self.runtime, environment=Settings(), engine=Settings()),
+            locks={key: lock for key, lock in self.locks.items() if key != "overlay"},
+        )
+        return bare.digest
 
     @property
     def digest_tag(self) -> str:
@@ -274,23 +274,14 @@ def _read(root: TableReader, locks: dict[str, LockFile]) -> Profile:
         name=root.text("name", _NAME, "lower-case letters and digits, parted by - or ."),
         id=root.text("id", _NAME, "lower-case letters and digits, parted by - or ."),
         summary=root.text("summary"),
-        host=_host(root.table("host")),
+        host=read_host(root.table("host")),
         runtime=_runtime(root.table("runtime")),
         build=_build(root.table("build")),
+        overlay=read_overlay(root.table("overlay", optional=True)),
         locks=locks,
     )
     root.finish()
     return profile
-
-
-def _host(table: TableReader) -> Host:
-    names = [item.name for item in fields(Host) if item.name != "gpu"]
-    facts = {name: table.fact(name) for name in names}
-    gpu = table.table("gpu")
-    host = Host(**facts, gpu=Gpu(**{item.name: gpu.fact(item.name) for item in fields(Gpu)}))
-    gpu.finish()
-    table.finish()
-    return host
 
 
 def _runtime(table: TableReader) -> Runtime:
@@ -303,6 +294,8 @@ def _runtime(table: TableReader) -> Runtime:
             "upstream_commit", r"(?:[0-9a-f]{40})?", "40 lower-case hex digits, or ''"
         ),
         modules=table.texts("modules", _MODULE, "a module name"),
+        environment=read_environment(table.table("environment", optional=True)),
+        engine=read_engine(table.table("engine", optional=True)),
     )
     table.finish()
     return runtime

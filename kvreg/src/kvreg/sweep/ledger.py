@@ -123,6 +123,10 @@ class LedgerWriter:
         self.events.append(record)
         return record
 
+    def result(self, event: Mapping[str, Any]) -> Result:
+        """The result that a ``finished`` event says."""
+        return _result(event)
+
     def read(self) -> Ledger:
         """What the ledger says now."""
         return _ledger(tuple(self.events), False)

@@ -11,8 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 import tomllib
 
+=======
+from kvreg import toml
+>>>>>>> sweep
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes
@@ -184,7 +188,7 @@ def load_plan(path: Path) -> Plan:
 def parse_plan(raw: bytes, where: str = "plan.toml") -> Plan:
     """Validate the bytes of a plan; `where` names them in messages."""
     try:
-        tree = tomllib.loads(raw.decode("utf-8"))
+        tree = toml.loads(raw.decode("utf-8"))
     except ValueError as error:
         raise ContractError(f"{where} is not valid TOML: {error}") from None
     problems: list[Problem] = []
@@ -317,6 +321,9 @@ def _check_names(root: PlanReader, plan: Plan) -> None:
         if model.revision == "local" and not re.match(r"[./~]", model.repository):
             what = "a model from a registry needs its commit"
             root.report("models", what, expected=_REVISION_MEANING, found=model.name)
+    if plan.label and (special := [load.name for load in plan.workloads if load.engine]):
+        what = "one server cannot have the options of several workloads"
+        root.report("workloads", what, expected="no options", found=special[0])
     texts = [workload.name for workload in plan.workloads if workload.prompts]
     if texts and plan.design.replication == FRESH_SERVER:
         what = "prompts as texts have no exact token count"

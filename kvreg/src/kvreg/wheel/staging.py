@@ -16,16 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvreg.errors import ContractError, Problem, VerificationError
+from kvreg.model.protected import PROTECTED_MODULES
 from kvreg.wheel.archive import DAMAGED, Member, WheelArchive, name_problems
 from kvreg.wheel.record import RecordRow, write_record
 from kvreg.wheel.scripts import EntryPoint, read_entry_points, rewritten
 
 INSTALLER = "kvreg"
-PROTECTED_MODULES = frozenset(
-    {"torch", "torchgen", "functorch", "torchvision", "torchaudio", "triton", "numpy", "nvidia"}
-)
-"""Top-level imports that belong to the host: a runtime that brings one would shadow it."""
-
 _STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
 _SCHEMES = {"purelib": "", "platlib": "", "scripts": "bin/", "data": ""}
 _CHUNK = 1 << 20

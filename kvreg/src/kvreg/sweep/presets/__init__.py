@@ -7,8 +7,12 @@ import json
 from importlib import resources
 from pathlib import Path
 
+<<<<<<< HEAD
 import tomllib
 
+=======
+from kvreg import toml
+>>>>>>> sweep
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.sweep.reading import PlanReader
 
@@ -42,7 +46,7 @@ def _workloads(path: Path | None) -> str:
     where = str(path) if path else _PROMPTS
     try:
         text = path.read_text(encoding="utf-8") if path else _data(_PROMPTS)
-        tree = tomllib.loads(text)
+        tree = toml.loads(text)
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {where}") from None
     except ValueError as error:

@@ -1,0 +1,41 @@
+"""Facts of a host, collected without importing torch: ``kvreg.facts()`` or ``kvreg facts``.
+
+`HostFacts` is the value, `collect` makes it of this host, `load` of a file that another host wrote.
+"""
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvreg.facts.collection import collect
+    from kvreg.facts.files import load
+    from kvreg.facts.model import HostFacts
+
+_NAMES = {
+    "HostFacts": "kvreg.facts.model",
+    "collect": "kvreg.facts.collection",
+    "load": "kvreg.facts.files",
+}
+__all__ = ["HostFacts", "collect", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_NAMES[name]), name)
+
+
+class _Facts(types.ModuleType):
+    # `kvreg.facts()` is the public call, and importing this package makes `kvreg.facts` the module:
+    # so the module itself can be called.
+    def __call__(self, **options: Any) -> "HostFacts":
+        """`collect` with the same options."""
+        from kvreg.facts.collection import collect
+
+        return collect(**options)
+
+
+sys.modules[__name__].__class__ = _Facts

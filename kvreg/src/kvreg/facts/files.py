@@ -1,0 +1,53 @@
+"""Facts in files: written whole, and read as untrusted."""
+
+import json
+import os
+from pathlib import Path
+
+from kvreg.errors import ContractError, NotFoundError
+from kvreg.facts.model import HostFacts
+
+_LARGEST = 16 << 20
+
+
+def load(path: Path) -> HostFacts:
+    """The facts that ``kvreg facts --output`` wrote, on whatever host.
+
+    Raises `NotFoundError` when there is no such file and `ContractError` when it holds no facts.
+    """
+    try:
+        size = path.stat().st_size
+        raw = path.read_bytes() if size <= _LARGEST else b""
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(
+            f"there is no file {path}", remedy="kvreg facts --output FILE"
+        ) from None
+    except IsADirectoryError:
+        raise NotFoundError(f"{path} is a directory", expected="a file of facts") from None
+    if size > _LARGEST:
+        raise ContractError(
+            f"{path} does not hold host facts",
+            expected=f"at most {_LARGEST:,} bytes",
+            found=f"{size:,}",
+        )
+    try:
+        tree = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(
+            f"{path} is not JSON", found=str(error)[:200], remedy="kvreg facts --output FILE"
+        ) from None
+    return HostFacts.from_dict(tree, str(path))
+
+
+def save(facts: HostFacts, path: Path) -> None:
+    """Write facts so that the file is whole or not there."""
+    text = json.dumps(facts.to_dict(), indent=2, ensure_ascii=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
