@@ -4,8 +4,9 @@
     python -m benchmarks.registry --blobs 8 --json out.json
 
 A real CNCF Distribution serves on loopback. Each contender is a fresh process; a round runs all of
-them, in an order that changes from round to round, and before each run the registry is emptied
-and the disk has caught up. One round of each task comes before, to warm up, and does not count. Every run's result is hashed afterwards, outside of the time.
+them, in an order that changes from round to round, and before each run the registry is emptied and
+the disk has caught up. One round of each task comes before, to warm up, and does not count. Every
+run's result is hashed afterwards, outside of the time.
 """
 
 import argparse
@@ -38,11 +39,10 @@ _ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTE
 
 @dataclass(frozen=True)
 class Run:
-    """One process: seconds it took, CPU seconds it used, bytes that it held at most."""
+    """One process: seconds that it took, CPU seconds that it used."""
 
     seconds: float
     cpu_seconds: float
-    peak_bytes: int
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Bench:
         if not keep:
             return
         cpu = usage.ru_utime + usage.ru_stime
-        task.runs.setdefault(contender, []).append(Run(seconds, cpu, usage.ru_maxrss * 1024))
+        task.runs.setdefault(contender, []).append(Run(seconds, cpu))
 
     def _random_file(self, number: int, size: int) -> Path:
         path = self.folder / "files" / f"part_{number}-1-py3-none-any.whl"
@@ -247,7 +247,7 @@ def table(found: dict[str, object]) -> str:
     lines = [
         f"{found['bytes']} bytes in {found['blobs']} blob(s), {found['rounds']} rounds;"
         " time as median (least to most); ratio = registry's time over the other's",
-        f"{'':<32} {'':<9} {'seconds':<22} {'ratio':<22} {'CPU s':>6} {'peak MiB':>9}",
+        f"{'':<32} {'':<9} {'seconds':<22} {'ratio':<22} {'CPU s':>6}",
     ]
     for task in found["tasks"]:  # type: ignore[attr-defined]
         for name, runs in task["runs"].items():
@@ -256,8 +256,7 @@ def table(found: dict[str, object]) -> str:
             lines.append(
                 f"{task['task']:<32} {name:<9} {_spread(statistics.median(seconds), seconds):<22} "
                 f"{_spread(ratio['median'], [ratio['least'], ratio['most']]) if ratio else '':<22} "
-                f"{statistics.median(run['cpu_seconds'] for run in runs):6.2f} "
-                f"{max(run['peak_bytes'] for run in runs) / 2**20:9.0f}"
+                f"{statistics.median(run['cpu_seconds'] for run in runs):6.2f}"
             )
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from builder.commands.audit import audit
 from builder.commands.build import build
 from builder.commands.fetch import fetch
 from builder.commands.lock import lock
+from builder.commands.overlay import overlay
 from builder.commands.publish import publish
 from builder.commands.record import record
 from builder.commands.toolchain import toolchain
@@ -37,5 +38,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-for command in (lock, fetch, build, audit, publish, record, toolchain):
+for command in (lock, overlay, fetch, build, audit, publish, record, toolchain):
     main.add_command(command)

@@ -17,7 +17,7 @@ from functools import cached_property
 import requests
 import urllib3
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pypi_simple import PYPI_SIMPLE_ENDPOINT, NoSuchProjectError, PyPISimple
 from requests.adapters import HTTPAdapter
 
@@ -39,6 +39,7 @@ class IndexFile:
     url: str
     sha256: str
     size: int | None
+    has_metadata: bool = False
 
 
 def index_url() -> str:
@@ -100,7 +101,9 @@ class PackageIndex:
                     remedy="check the network and pip's configuration, then run the command again",
                 ) from error
             self._pages[project] = [
-                IndexFile(project, p.filename, p.url, p.digests["sha256"], p.size)
+                IndexFile(
+                    project, p.filename, p.url, p.digests["sha256"], p.size, bool(p.has_metadata)
+                )
                 for p in page.packages
                 if "sha256" in p.digests
             ]
@@ -122,6 +125,17 @@ class PackageIndex:
             remedy="a release must not change after it was locked: find out why first",
         )
 
+    def metadata(self, file: IndexFile) -> bytes:
+        """METADATA of a wheel, which the index may serve beside it (PEP 658)."""
+        if file.has_metadata:
+            url = file.url.partition("#")[0]
+            response = self.session.get(f"{url}.metadata", timeout=TIMEOUT)
+            if response.status_code == 200:
+                return response.content
+        with self.open_zip(file) as archive:
+            name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+            return archive.read(name)
+
     def best_wheel(self, project: str, version: str, tags: list[Tag]) -> IndexFile:
         """The wheel pip would take for these tags: best tag, then highest build number."""
         rank = {tag: position for position, tag in enumerate(tags)}
@@ -129,14 +143,17 @@ class PackageIndex:
         for file in self.files(project):
             if not file.filename.endswith(".whl"):
                 continue
-            _, wheel_version, build, wheel_tags = parse_wheel_filename(file.filename)
+            try:
+                _, wheel_version, build, wheel_tags = parse_wheel_filename(file.filename)
+            except InvalidWheelFilename:
+                continue  # old releases of some projects have such; no installer takes them
             positions = [rank[tag] for tag in wheel_tags if tag in rank]
             if str(wheel_version) == version and positions:
                 found.append((-min(positions), build, file))
         if not found:
             raise NotFoundError(
-                f"the package index has no wheel of {project} {version} for the build container",
-                expected="a wheel for CPython 3.12 on x86-64 Linux with glibc 2.36",
+                f"the package index has no wheel of {project} {version} that can be used",
+                expected=f"a wheel for {tags[0]} or what goes with it",
             )
         return max(found, key=lambda item: item[:2])[2]
 

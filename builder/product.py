@@ -16,7 +16,15 @@ from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
 from builder.layout import Checkout, find_checkout
-from builder.record import make_record, page, read_record, toolchain_facts, wheel_facts
+from builder.record import (
+    is_build_of,
+    make_record,
+    page,
+    profile_facts,
+    read_record,
+    toolchain_facts,
+    wheel_facts,
+)
 from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
@@ -201,7 +209,8 @@ def examine(
     from builder.audit import audit_wheel
 
     product = _embedded(_recorded(checkout, profile), folder, say)
-    record, out = product.record, product.folder
+    # The same wheel may have been built before the profile's overlay or settings changed.
+    record, out = {**product.record, "profile": profile_facts(profile)}, product.folder
     inputs = tuple(item for role in locked_inputs(profile, folder).values() for item in role)
     torch = _torch(inputs)
     say("auditing")
@@ -252,6 +261,7 @@ def _embedded(product: Product, folder: Path, say: Say) -> Product:
 
 def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: bool) -> bytes:
     """The bill of materials of a recorded wheel: for the artifact, or for the wheel itself."""
+    from builder.overlay_lock import overlay_inputs
     from builder.sbom import WheelFacts, build_sbom
 
     roles = locked_inputs(profile, folder)
@@ -270,6 +280,7 @@ def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: b
         torch=_torch(inputs),
         omissions=profile.build.omissions,
         roles=roles,
+        overlay=() if embedded else overlay_inputs(profile, folder),
     )
 
 
@@ -284,6 +295,14 @@ def read_product(checkout: Checkout, profile_name: str) -> Product:
     changed since, or its audit failed.
     """
     product = _recorded(checkout, load_profile(checkout.profile(profile_name)))
+    if product.record["profile"]["digest"] != product.profile.digest:
+        raise ContractError(
+            f"the finished build of {product.profile.name} is described for another profile digest",
+            expected=product.profile.digest,
+            found=product.record["profile"]["digest"],
+            remedy="its wheel is still the right one; nothing is compiled by: "
+            f"builder build --profile {product.profile.name} --examine",
+        )
     audit = product.record.get("audit") or {}
     if not (audit.get("ok") and audit.get("complete")):
         raise ContractError(
@@ -304,12 +323,12 @@ def _recorded(checkout: Checkout, profile: Profile) -> Product:
             remedy=again,
         )
     record = read_record(out / RECORD)
-    if record["profile"]["digest"] != profile.digest:
+    if not is_build_of(record, profile):
         raise ContractError(
             f"the finished build of {profile.name} is of another profile digest",
-            expected=profile.digest,
+            expected=f"{profile.digest} (of the build alone: {profile.build_digest})",
             found=record["profile"]["digest"],
-            remedy=f"the profile changed since; {again}",
+            remedy=f"what is built changed since; {again}",
         )
     wheel = out / record["wheel"]["filename"]
     found = file_sha256(wheel) if wheel.is_file() else "no such file"

@@ -27,7 +27,7 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
     wheel = built.wheel
     record: dict[str, Any] = {
         "schema": SCHEMA,
-        "profile": {"name": profile.name, "digest": profile.digest},
+        "profile": profile_facts(profile),
         "recipe": profile.build.recipe,
         "runtime": {
             "package": profile.runtime.package,
@@ -63,6 +63,20 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
             {"module": u.module, "source": u.source, "seconds": u.seconds} for u in built.units
         ]
     return record
+
+
+def profile_facts(profile: Profile) -> dict[str, str]:
+    """What a record says of its profile; `build` is the digest of what reached the build."""
+    return {"name": profile.name, "digest": profile.digest, "build": profile.build_digest}
+
+
+def is_build_of(record: dict[str, Any], profile: Profile) -> bool:
+    """Whether the recorded wheel is what a build of this profile makes.
+
+    Records from before profiles had overlays name one digest, which then was that of both.
+    """
+    found = record["profile"]
+    return bool(found.get("build", found["digest"]) == profile.build_digest)
 
 
 def wheel_facts(wheel: Path) -> dict[str, Any]:

@@ -84,12 +84,14 @@ def build_sbom(
     torch: Input | None,
     omissions: Sequence[Omission] = (),
     roles: Mapping[str, Sequence[Input]] | None = None,
+    overlay: Sequence[Input] = (),
 ) -> bytes:
     """The document as UTF-8 JSON with a closing newline.
 
     `toolchain` is None for an adopted wheel. `roles` tells which inputs are of the ``source`` lock
     and which of the ``build`` lock, as `builder.build.locked_inputs` returns them: build inputs
-    are marked as excluded from the result; without it no input is. The timestamp is the profile's
+    are marked as excluded from the result; without it no input is. `overlay` are wheels that are
+    shipped beside this one. The timestamp is the profile's
     ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it. Raises
     ContractError for a profile whose lock files are missing.
     """
@@ -99,20 +101,21 @@ def build_sbom(
     root = _wheel(profile, wheel, omissions)
     modules = list(root.components)
     parts = {item: _input(item, item.filename in used_to_build, torch) for item in inputs}
+    beside = [_overlay(item) for item in overlay]
     sources = [part for item, part in parts.items() if item.filename not in used_to_build]
     hosted = [part for item, part in parts.items() if item == torch]
     embedded = wheel.sha256 is None
     image = [_toolchain(toolchain, embedded)] if toolchain is not None else []
     compiled = _unique([*sources, *hosted, *image])
     dependencies = [
-        _dependency(root, _unique([*modules, *sources, *hosted])),
+        _dependency(root, _unique([*modules, *sources, *hosted, *beside])),
         # An adopted wheel's modules were compiled elsewhere, from what nobody here has seen.
         *(_dependency(module, compiled if image else hosted) for module in modules),
-        *(_dependency(part, ()) for part in (*parts.values(), *image)),
+        *(_dependency(part, ()) for part in (*parts.values(), *beside, *image)),
     ]
     bom = Bom(
         serial_number=uuid.uuid5(
-            NAMESPACE, _identity(profile, wheel, inputs, toolchain, omissions).hex()
+            NAMESPACE, _identity(profile, wheel, (*inputs, *overlay), toolchain, omissions).hex()
         ),
         metadata=BomMetaData(
             timestamp=datetime.fromtimestamp(profile.build.source_date_epoch, UTC),
@@ -128,7 +131,7 @@ def build_sbom(
                 ]
             ),
         ),
-        components=[*parts.values(), *image],
+        components=[*parts.values(), *beside, *image],
         dependencies=dependencies,
     )
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string()
@@ -144,7 +147,7 @@ def _wheel(profile: Profile, wheel: WheelFacts, omissions: Iterable[Omission]) -
         "filename": wheel.filename,
         "size": "" if wheel.size is None else str(wheel.size),
         "profile": profile.name,
-        "profile-digest": profile.digest,
+        "profile-digest": _profile_digest(profile, wheel),
         "recipe": build.recipe,
         "role": runtime.role,
         "compute-capabilities": ",".join(build.compute_capabilities),
@@ -215,6 +218,21 @@ def _input(item: Input, used_to_build: bool, torch: Input | None) -> Component:
     )
 
 
+def _overlay(item: Input) -> Component:
+    return Component(
+        name=item.name,
+        version=item.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"overlay:{item.filename}",
+        purl=_pypi(item.name, item.version, item.filename),
+        scope=ComponentScope.REQUIRED,
+        hashes=[_sha256(item.sha256)],
+        properties=_properties(
+            {"filename": item.filename, "size": str(item.size), "use": "shipped beside the wheel"}
+        ),
+    )
+
+
 def _toolchain(toolchain: Toolchain, embedded: bool) -> Component:
     distribution = "ubuntu" if "ubuntu" in toolchain.name else "debian"
     properties = {
@@ -249,6 +267,11 @@ def _toolchain(toolchain: Toolchain, embedded: bool) -> Component:
     )
 
 
+def _profile_digest(profile: Profile, wheel: WheelFacts) -> str:
+    # Inside the wheel: only of what the build saw, so that a new overlay leaves the wheel as it is.
+    return profile.build_digest if wheel.sha256 is None else profile.digest
+
+
 def _identity(
     profile: Profile,
     wheel: WheelFacts,
@@ -260,7 +283,7 @@ def _identity(
     return canonical_json(
         {
             "builder": __version__,
-            "profile": profile.digest,
+            "profile": _profile_digest(profile, wheel),
             "wheel": {**asdict(wheel), "modules": [list(module) for module in wheel.modules]},
             "inputs": sorted(f"{item.kind}:{item.filename}:{item.sha256}" for item in inputs),
             "toolchain": _image(toolchain, wheel.sha256 is None) if toolchain else None,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvreg.errors import NotFoundError, UsageError
-from kvreg.model.digest import sha256_file
 from kvreg.model.oci import (
     ANNOTATION_TITLE,
     EMPTY_BLOB,
@@ -14,7 +13,7 @@ from kvreg.model.oci import (
     empty_descriptor,
 )
 from registry.store import Store
-from registry.stream import BlobSource
+from registry.stream import BlobSource, HashedFile, hash_file
 from registry.text import is_plain_name
 
 
@@ -61,6 +60,7 @@ def attach(
 def _describe(payload: BlobSource, media_type: str, title: str) -> Descriptor:
     annotations = {ANNOTATION_TITLE: title}
     if isinstance(payload, Path):
-        size = payload.stat().st_size
-        return Descriptor(media_type, sha256_file(payload), size, annotations)
+        payload = hash_file(payload)
+    if isinstance(payload, HashedFile):
+        return Descriptor(media_type, payload.digest, payload.size, annotations)
     return Descriptor.of_bytes(media_type, payload, annotations)

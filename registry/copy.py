@@ -12,7 +12,7 @@ from registry.parallel import in_parallel
 from registry.publish import is_fixed_tag
 from registry.signatures import push_simple, simple_layers
 from registry.store import Store
-from registry.stream import Progress, counted
+from registry.stream import Progress
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ def _moved(blob: Descriptor, progress: Progress | None, source: Store, destinati
         return destination.push_blob(path, blob, progress)
     if destination.mount(blob, source):
         return False
-    return destination.push_stream(counted(source.read_blob(blob), progress), blob)
+    return destination.push_stream(source.read_blob(blob, progress), blob)

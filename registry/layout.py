@@ -32,6 +32,7 @@ from registry.store import Store, check_tag, refuse_move
 from registry.stream import (
     BlobSource,
     Progress,
+    Verified,
     check_bytes,
     counted,
     file_chunks,
@@ -114,19 +115,19 @@ class Layout:
         path = self._regular(descriptor.digest)
         return path is not None and path.stat().st_size == descriptor.size
 
-    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+    def read_blob(self, descriptor: Descriptor, progress: Progress | None = None) -> Verified:
         """See `registry.store.Store.read_blob`."""
         self._check_marker()
         path = self._regular(descriptor.digest)
         if path is None:
             raise NotFoundError(f"{self.location} has no blob {descriptor.digest}")
-        return verified(file_chunks(path), descriptor, self.location)
+        return verified(file_chunks(path), descriptor, self.location, progress)
 
     def fetch_blob(
         self, descriptor: Descriptor, destination: Path, progress: Progress | None = None
     ) -> None:
         """See `registry.store.Store.fetch_blob`."""
-        write_atomically(destination, counted(self.read_blob(descriptor), progress))
+        write_atomically(destination, self.read_blob(descriptor, progress))
 
     def blob_path(self, descriptor: Descriptor) -> Path | None:
         """See `registry.store.Store.blob_path`."""
@@ -138,7 +139,7 @@ class Layout:
         """See `registry.store.Store.push_blob`. A blob that is there but corrupt is replaced."""
         return self.push_stream(counted(source_chunks(source), progress), descriptor)
 
-    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+    def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """See `registry.store.Store.push_stream`."""
         self.prepare()
         path = self._blob(descriptor.digest)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvreg.errors import NotFoundError, UsageError
-from kvreg.model.digest import sha256_file
 from kvreg.model.oci import (
     ANNOTATION_CREATED,
     ANNOTATION_ROLE,
@@ -30,7 +29,7 @@ from kvreg.model.oci import (
 from kvreg.model.profile import Profile
 from registry.parallel import in_parallel
 from registry.store import Store, refuse_move
-from registry.stream import BlobSource, Progress
+from registry.stream import BlobSource, HashedFile, Progress, hash_file
 from registry.text import is_plain_name
 
 ANNOTATION_VERSION = "org.opencontainers.image.version"
@@ -106,14 +105,15 @@ def publish(
     """
     day = date or datetime.datetime.now(datetime.UTC).date()
     tags = profile.tags(profile.runtime.version, day)
-    described = in_parallel(lambda layer, _: _describe(layer), layers)
+    found_layers = in_parallel(lambda layer, _: _describe(layer), layers)
+    described = [descriptor for _, descriptor in found_layers]
     _check_titles(described)
     manifest = runtime_manifest(profile, described, annotations, toolchain=toolchain)
     found = manifest.descriptor()
     store.prepare()
     if dated:
         refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
-    sources = [profile.canonical(), *(layer.path for layer in layers)]
+    sources = [profile.canonical(), *(file for file, _ in found_layers)]
     blobs = list(zip(sources, (manifest.config, *described), strict=True))
     sent = sum(in_parallel(_push, blobs, store, progress=progress))
     store.push_manifest(manifest.to_bytes(), MEDIA_TYPE_MANIFEST)
@@ -166,7 +166,7 @@ def _push(blob: tuple[BlobSource, Descriptor], progress: Progress | None, store:
     return descriptor.size if store.push_blob(source, descriptor, progress) else 0
 
 
-def _describe(layer: Layer) -> Descriptor:
+def _describe(layer: Layer) -> tuple[HashedFile, Descriptor]:
     if layer.media_type == MEDIA_TYPE_WHEEL and layer.role not in WHEEL_ROLES:
         raise UsageError(
             f"{layer.path.name} needs a role", expected=", ".join(WHEEL_ROLES), found=layer.role
@@ -181,8 +181,8 @@ def _describe(layer: Layer) -> Descriptor:
         with zipfile.ZipFile(layer.path) as wheel:
             unpacked = sum(member.file_size for member in wheel.infolist())
         annotations[ANNOTATION_UNPACKED_SIZE] = str(unpacked)
-    size = layer.path.stat().st_size
-    return Descriptor(layer.media_type, sha256_file(layer.path), size, annotations)
+    file = hash_file(layer.path)
+    return file, Descriptor(layer.media_type, file.digest, file.size, annotations)
 
 
 def _check_titles(layers: Sequence[Descriptor]) -> None:

@@ -4,7 +4,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -34,7 +34,7 @@ from registry.referrers import (
     without_referrers,
 )
 from registry.store import Store, check_tag, refuse_move
-from registry.stream import BlobSource, Progress, Upload, check_bytes, counted, verified
+from registry.stream import BlobSource, Progress, Upload, Verified, check_bytes, verified
 from registry.text import error_text
 from registry.transport import Client, origin_of
 from registry.upload import BlobUpload, UploadPolicy, check_stored
@@ -101,15 +101,16 @@ class Remote:
             return False
         return answer.headers.get("Content-Length", str(descriptor.size)) == str(descriptor.size)
 
-    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+    def read_blob(self, descriptor: Descriptor, progress: Progress | None = None) -> Verified:
         """See `registry.store.Store.read_blob`."""
-        return verified(blob_chunks(self._client, descriptor), descriptor, self.location)
+        chunks = blob_chunks(self._client, descriptor)
+        return verified(chunks, descriptor, self.location, progress)
 
     def fetch_blob(
         self, descriptor: Descriptor, destination: Path, progress: Progress | None = None
     ) -> None:
         """See `registry.store.Store.fetch_blob`."""
-        write_atomically(destination, counted(self.read_blob(descriptor), progress))
+        write_atomically(destination, self.read_blob(descriptor, progress))
 
     def blob_path(self, descriptor: Descriptor) -> Path | None:
         """Always None: a registry has no files here."""
@@ -125,7 +126,7 @@ class Remote:
             BlobUpload(self._client, upload, self._upload).run()
         return True
 
-    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+    def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """See `registry.store.Store.push_stream`. The bytes wait in a temporary file, so that
         they can be sent again after a fault."""
         if self.has_blob(descriptor):
@@ -147,9 +148,12 @@ class Remote:
         if origin_of(self._client.url("")) != origin_of(source._client.url("")):
             return False
         query = urlencode({"mount": descriptor.digest, "from": source.reference.repository})
-        answer = self._client.do_request(
-            self._client.url(f"blobs/uploads/?{query}"), "POST", data=b""
-        )
+        url = self._client.url(f"blobs/uploads/?{query}")
+        try:
+            answer = self._client.do_request(url, "POST", data=b"")
+        except NetworkError:
+            # Some registries forbid what they cannot do. Whether we may push, the upload tells.
+            return False
         if answer.status_code == 202:
             self._client.abandon(answer)
         return answer.status_code == 201

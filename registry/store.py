@@ -1,13 +1,13 @@
 """What a store of artifacts is, and how one is opened from a reference."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, Self
 
 from kvreg.errors import ContractError, UsageError, VerificationError
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
 from kvreg.reference import LayoutReference, Reference, is_tag, parse_reference
-from registry.stream import BlobSource, Progress
+from registry.stream import BlobSource, Progress, Verified
 
 
 class Store(Protocol):
@@ -39,7 +39,7 @@ class Store(Protocol):
     def has_blob(self, descriptor: Descriptor) -> bool:
         """Whether a blob of that digest and size is there; its bytes are not read."""
 
-    def read_blob(self, descriptor: Descriptor) -> Iterator[bytes]:
+    def read_blob(self, descriptor: Descriptor, progress: Progress | None = None) -> Verified:
         """A blob in chunks; what is wrong with it is raised at the latest after the last chunk."""
 
     def fetch_blob(
@@ -55,7 +55,7 @@ class Store(Protocol):
     ) -> bool:
         """Put a blob there; False when it was there already."""
 
-    def push_stream(self, chunks: Iterator[bytes], descriptor: Descriptor) -> bool:
+    def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """`push_blob` from a stream that can be read once."""
 
     def mount(self, descriptor: Descriptor, source: "Store") -> bool:

@@ -9,10 +9,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from kvreg.errors import VerificationError
+from kvreg.model.digest import sha256_file
 from kvreg.model.oci import Descriptor
 
 CHUNK_BYTES = 1 << 19
@@ -20,10 +22,40 @@ CHUNK_BYTES = 1 << 19
 _WORTH_A_THREAD = 4 << 20
 _AHEAD = 3
 
-BlobSource = Path | bytes
-
 Progress = Callable[[int], object]
 """Called with counts of bytes as they pass; negative when bytes must be sent again."""
+
+
+@dataclass(frozen=True)
+class HashedFile:
+    """A file that was hashed. As long as its `state` is what it was, so is its digest: it can be
+    sent without being hashed again."""
+
+    path: Path
+    digest: str
+    size: int
+    state: tuple[int, ...]
+
+
+BlobSource = Path | HashedFile | bytes
+
+
+def hash_file(path: Path, progress: Progress | None = None) -> HashedFile:
+    """Hash a file; `VerificationError` when something writes to it meanwhile."""
+    before = _state(path.stat())
+    digest = sha256_file(path, progress)
+    found = path.stat()
+    if _state(found) != before:
+        raise VerificationError(
+            f"{path} changed while it was hashed",
+            remedy="make sure that nothing writes to the file, and try again",
+        )
+    return HashedFile(path, digest, found.st_size, before)
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """What no writer leaves as it was, within the resolution of the file system's clock."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class Sha256:
@@ -62,30 +94,59 @@ class Sha256:
         return "sha256:" + self._state.hexdigest()
 
 
-def verified(chunks: Iterable[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
+class Verified:
+    """Chunks of a blob that are hashed as they pass, see `verified`. Iterated once."""
+
+    def __init__(
+        self,
+        chunks: Iterable[bytes],
+        descriptor: Descriptor,
+        where: str,
+        progress: Progress | None = None,
+    ) -> None:
+        self.descriptor = descriptor
+        self._chunks = chunks
+        self._where = where
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[bytes]:
+        descriptor, where = self.descriptor, self._where
+        size = 0
+        with Sha256(descriptor.size) as state:
+            for chunk in self._chunks:
+                size += len(chunk)
+                if size > descriptor.size:
+                    raise _wrong_size(descriptor, where, f"more than {descriptor.size} bytes")
+                state.update(chunk)
+                yield chunk
+                if self._progress is not None:
+                    self._progress(len(chunk))
+            if size != descriptor.size:
+                raise _wrong_size(descriptor, where, f"{size} bytes")
+            found = state.digest()
+        if found != descriptor.digest:
+            raise VerificationError(
+                f"blob of {where} is corrupt: its bytes do not have its digest",
+                expected=descriptor.digest,
+                found=found,
+                remedy="fetch it from another store, or publish it again",
+            )
+
+
+def verified(
+    chunks: Iterable[bytes], descriptor: Descriptor, where: str, progress: Progress | None = None
+) -> Verified:
     """Pass `chunks` on and raise `VerificationError` unless they are the blob described.
 
     The error comes at the first byte too many, or at the end: whoever takes bytes from here must
-    not use them for good before the iteration has ended by itself.
+    not use them for good before the iteration has ended by itself. Chunks that are verified as
+    this blob already are not hashed twice.
     """
-    size = 0
-    with Sha256(descriptor.size) as state:
-        for chunk in chunks:
-            size += len(chunk)
-            if size > descriptor.size:
-                raise _wrong_size(descriptor, where, f"more than {descriptor.size} bytes")
-            state.update(chunk)
-            yield chunk
-        if size != descriptor.size:
-            raise _wrong_size(descriptor, where, f"{size} bytes")
-        found = state.digest()
-    if found != descriptor.digest:
-        raise VerificationError(
-            f"blob of {where} is corrupt: its bytes do not have its digest",
-            expected=descriptor.digest,
-            found=found,
-            remedy="fetch it from another store, or publish it again",
-        )
+    if isinstance(chunks, Verified):
+        same = chunks.descriptor
+        if (same.digest, same.size) == (descriptor.digest, descriptor.size):
+            return chunks
+    return Verified(chunks, descriptor, where, progress)
 
 
 def check_bytes(raw: bytes, digest: str, where: str) -> bytes:
@@ -109,7 +170,9 @@ def file_chunks(path: Path, size: int = CHUNK_BYTES) -> Iterator[bytes]:
 
 def source_chunks(source: BlobSource) -> Iterator[bytes]:
     """The bytes of a file, or bytes."""
-    return iter((source,)) if isinstance(source, bytes) else file_chunks(source)
+    if isinstance(source, bytes):
+        return iter((source,))
+    return file_chunks(source.path if isinstance(source, HashedFile) else source)
 
 
 def counted(chunks: Iterable[bytes], progress: Progress | None) -> Iterator[bytes]:
@@ -131,8 +194,9 @@ def _wrong_size(descriptor: Descriptor, where: str, found: str) -> VerificationE
 class Upload:
     """A blob's bytes for sending: any window any number of times, hashed on the first pass.
 
-    Use as a context manager. `VerificationError` when the size is not the descriptor's, on entry
-    or because the file changed meanwhile.
+    A `HashedFile` is not hashed again; that nothing wrote to it is checked before and after. Use
+    as a context manager. `VerificationError` when the size is not the descriptor's, on entry or
+    because the file changed meanwhile.
     """
 
     def __init__(
@@ -141,8 +205,11 @@ class Upload:
         self.descriptor = descriptor
         self.size = descriptor.size
         self._source = source
-        self._name = "bytes" if isinstance(source, bytes) else str(source)
-        self._state = Sha256(descriptor.size)
+        self._known = source if isinstance(source, HashedFile) else None
+        path = source.path if isinstance(source, HashedFile) else source
+        self._path = None if isinstance(path, bytes) else path
+        self._name = "bytes" if self._path is None else str(self._path)
+        self._state = Sha256(descriptor.size if self._known is None else 0)
         self._hashed = 0
         self._progress = progress
         self._shown = 0
@@ -153,7 +220,8 @@ class Upload:
             self._stream = io.BytesIO(self._source)
             found = len(self._source)
         else:
-            self._stream = self._source.open("rb", buffering=0)
+            assert self._path is not None
+            self._stream = self._path.open("rb", buffering=0)
             found = os.fstat(self._stream.fileno()).st_size
         if found != self.size:
             self._stream.close()
@@ -173,7 +241,12 @@ class Upload:
         """Raise `VerificationError` unless everything was read and has the right digest."""
         if self._hashed < self.size:
             raise self._changed(f"{self.size} bytes", f"{self._hashed} bytes read")
-        found = self._state.digest()
+        if self._known is not None:
+            if _state(os.fstat(self._stream.fileno())) != self._known.state:
+                raise self._changed("the file as it was hashed", "a file that changed since")
+            found = self._known.digest
+        else:
+            found = self._state.digest()
         if found != self.descriptor.digest:
             raise self._changed(self.descriptor.digest, found)
 
@@ -190,7 +263,8 @@ class Upload:
             raise self._changed(f"{self.size} bytes", f"{position} bytes")
         # Windows are read in order, and again only after a fault: the hash takes each byte once.
         if position <= self._hashed < position + len(data):
-            self._state.update(memoryview(data)[self._hashed - position :])
+            if self._known is None:
+                self._state.update(memoryview(data)[self._hashed - position :])
             self._hashed = position + len(data)
         if self._progress is not None:
             self._progress(position + len(data) - self._shown)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.commands.options import profile_option
+from builder.commands.options import cache_option, open_cache, profile_option
 from builder.files import write_bytes
 from kvreg.console import emit, handled, human_bytes, json_option, progress
 
 if TYPE_CHECKING:
     from builder.product import Product
     from registry.privatekey import PrivateKey
+    from registry.publish import Layer
     from registry.store import Store
 
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     envvar="KVREG_BUILDER_ID",
     help="Who runs this builder, for the provenance. Default: $KVREG_BUILDER_ID, else nobody.",
 )
+@cache_option
 @json_option
 @handled
 def publish(
@@ -51,11 +54,13 @@ def publish(
     dated: bool,
     key_path: Path | None,
     builder_id: str | None,
+    cache_root: Path | None,
     as_json: bool,
 ) -> None:
     """Publish the finished build of a profile as an OCI artifact.
 
-    The wheel is the layer, the canonical profile is the config; the SBOM, the provenance and the
+    The wheel is the first layer, the overlay's lock and wheels (fetched by hash into the input
+    cache) are the others, and the canonical profile is the config; the SBOM, the provenance and the
     build record are attached as referrers. With a key the artifact and its provenance are signed
     as cosign does, without a transparency log. The reference is checked, and the build is that of
     the profile as it is now, before anything is sent; what the store has already is not sent
@@ -67,6 +72,7 @@ def publish(
       builder publish --profile t4x2-cu128 --to localhost:5000/runtimes/vllm --key kvreg.key
     """
     from builder.layout import find_checkout
+    from builder.overlay_lock import overlay_layers
     from builder.product import read_product
     from builder.provenance import check_builder_id
     from registry.commands.signing import ask_password
@@ -77,11 +83,15 @@ def publish(
     if destination is None:
         destination = f"oci-layout:{checkout.dist / 'registry'}"
     check_builder_id(builder_id)
+    cache = open_cache(cache_root)
     # A password is asked for, and a wrong one refused, before anything is sent.
     key = read_private_key(key_path, ask_password) if key_path else None
     with open_store(destination) as store:
         product = read_product(checkout, profile_name)
-        result = publish_product(product, store, dated=dated, key=key, builder_id=builder_id)
+        overlay = overlay_layers(product.profile, checkout.profile(profile_name), cache)
+        result = publish_product(
+            product, store, overlay=overlay, dated=dated, key=key, builder_id=builder_id
+        )
     emit(
         {"store": destination, **result},
         as_json,
@@ -100,17 +110,24 @@ def publish_product(
     product: Product,
     store: Store,
     *,
+    overlay: Sequence[Layer] = (),
     dated: bool = True,
     key: PrivateKey | None = None,
     builder_id: str | None = None,
 ) -> dict[str, Any]:
     """Publish a finished build into an open store, with SBOM, provenance and record as referrers.
 
-    With a `key`, artifact and provenance are signed. Raises what the steps raise.
+    `overlay` are the layers of the profile's overlay, from `overlay_layers`. With a `key`,
+    artifact and provenance are signed. Raises what the steps raise.
     """
+    from builder.capabilities import compute_capabilities
     from builder.product import PROVENANCE, RECORD, SBOM
     from builder.provenance import MEDIA_TYPE_RECORD, build_provenance
-    from kvreg.model.oci import MEDIA_TYPE_PROVENANCE, MEDIA_TYPE_SBOM
+    from kvreg.model.oci import (
+        ANNOTATION_COMPUTE_CAPABILITIES,
+        MEDIA_TYPE_PROVENANCE,
+        MEDIA_TYPE_SBOM,
+    )
     from registry.attach import attach
     from registry.publish import Layer, ToolchainUse, publish
     from registry.signing import attest, sign
@@ -120,11 +137,16 @@ def publish_product(
         ToolchainUse(used["name"], used["image_digest"], used["cuda_version"]) if used else None
     )
     profile = product.profile
-    with progress(product.wheel.stat().st_size, "publishing") as bar:
+    capabilities = compute_capabilities(product.record["audit"], profile)
+    annotations = {ANNOTATION_COMPUTE_CAPABILITIES: " ".join(capabilities)} if capabilities else {}
+    layers = [Layer(product.wheel, role=profile.runtime.role), *overlay]
+    total = sum(layer.path.stat().st_size for layer in layers)
+    with progress(total, "publishing") as bar:
         published = publish(
             store,
             profile,
-            [Layer(product.wheel, role=profile.runtime.role)],
+            layers,
+            annotations,
             toolchain=toolchain,
             dated=dated,
             progress=bar.update,

@@ -69,6 +69,7 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     names = ("KVREG_HOME", "KVREG_REGISTRY", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE")
     for name in (*names, "KVREG_VERIFY_KEY", "KVREG_CONFIG", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KVREG_INPUTS", "")
 
     def make(role: str = "native", **options) -> Published:
         profile = make_profile(tmp_path / "catalogue")

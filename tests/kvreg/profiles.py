@@ -1,10 +1,10 @@
 """A valid profile for tests, and ways to make others of it."""
 
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from kvreg import toml
 from kvreg.model.profile import Profile, load_profile
 
 _TEMPLATE = """\
@@ -95,4 +95,4 @@ def make_profile(parent: Path, name: str = "demo", **replacements: str) -> Profi
 
 def profile_tree() -> dict[str, Any]:
     """The valid profile as the tree that its TOML holds."""
-    return tomllib.loads(_TEXT)
+    return toml.loads(_TEXT)

@@ -23,6 +23,7 @@ MODULE = {
 def kvreg(published, monkeypatch):
     """Run kvreg with the home set; `run` in a process of its own, which it gives up."""
     monkeypatch.setenv("KVREG_HOME", str(published.home.root))
+    monkeypatch.chdir(published.layout.parent)
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
 

@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from kvreg.errors import ContractError, NotFoundError, UsageError
+from kvreg.errors import ContractError, KvregError, NotFoundError, UsageError, VerificationError
 from kvreg.model.oci import (
     MEDIA_TYPE_OVERLAY_LOCK,
     MEDIA_TYPE_PROFILE,
     MEDIA_TYPE_RUNTIME,
     MEDIA_TYPE_WHEEL,
+    Descriptor,
     Manifest,
 )
 from kvreg.model.profile import Profile
 from registry.layout import Layout
 from registry.publish import Layer, ToolchainUse, is_fixed_tag, publish
+from registry.store import open_store
+from registry.stream import Upload, hash_file
 from tests.registry.conftest import MakeRemote
 from tests.registry.proxy import Proxy
 from tests.registry.samples import read
@@ -137,3 +140,38 @@ def test_layers_that_cannot_be_meant(tmp_path: Path, profile: Profile, wheel: Pa
         with pytest.raises(error):
             publish(layout, profile, layers, date=DAY)
     assert not layout.path.exists()
+
+
+def test_a_wheel_that_changes_after_it_was_hashed_is_not_published(
+    tmp_path: Path, wheel: Path, distribution: Distribution, repository: str
+) -> None:
+    hashed = hash_file(wheel)
+    descriptor = Descriptor("application/x-test", hashed.digest, hashed.size)
+    with open_store(f"{distribution.host}/{repository}") as store:
+        data = bytearray(wheel.read_bytes())
+        data[-1] ^= 1
+        wheel.write_bytes(data)
+        with pytest.raises(KvregError):
+            store.push_blob(hashed, descriptor)
+        assert not store.has_blob(descriptor)
+
+
+def test_the_bytes_of_a_file_are_hashed_once_and_sent_as_they_are(
+    wheel: Path, distribution: Distribution, repository: str
+) -> None:
+    hashed = hash_file(wheel)
+    descriptor = Descriptor("application/x-test", hashed.digest, hashed.size)
+    with open_store(f"{distribution.host}/{repository}") as store:
+        assert store.push_blob(hashed, descriptor)
+        assert b"".join(store.read_blob(descriptor)) == wheel.read_bytes()
+
+
+def test_a_touched_file_is_found_before_the_registry_hears_of_it(wheel: Path) -> None:
+    hashed = hash_file(wheel)
+    descriptor = Descriptor("application/x-test", hashed.digest, hashed.size)
+    with Upload(hashed, descriptor) as upload:
+        list(upload.window(0, hashed.size))
+        upload.check()
+        os.utime(wheel, ns=(1, 1))
+        with pytest.raises(VerificationError, match="not the blob"):
+            upload.check()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kvreg.model.digest import sha256_bytes
+from kvreg.model.layout import packed_name
 from kvreg.model.oci import (
     ANNOTATION_REF_NAME,
     ANNOTATION_ROLE,
@@ -76,3 +77,13 @@ def write_layout(
     old.write_bytes(Index(tuple(entries)).to_bytes())
     assert Manifest.parse(raw) == manifest
     return manifest
+
+
+def packed_layout(layout: Path, folder: Path) -> Path:
+    """The same layout as ``registry pack`` arranges it: every blob beside the index."""
+    folder.mkdir(parents=True)
+    for name in ("oci-layout", "index.json"):
+        (folder / name).write_bytes((layout / name).read_bytes())
+    for blob in (layout / "blobs/sha256").iterdir():
+        (folder / packed_name(f"sha256:{blob.name}")).write_bytes(blob.read_bytes())
+    return folder

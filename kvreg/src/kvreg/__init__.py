@@ -1,6 +1,67 @@
 """Verified, side-by-side vLLM runtimes for managed GPU notebooks: the client.
 
-Importing this package imports nothing else, so that ``import kvreg`` costs next to nothing.
+Importing this package imports nothing else, so that ``import kvreg`` costs next to nothing. What
+a notebook calls is imported when it is used first:
+
+===================  ================================================================
+``kvreg.pull``       make a profile's runtime available here, verified: `kvreg.api.pull`
+``kvreg.runtime``    a runtime that is staged here: `kvreg.api.runtime`
+``kvreg.resolve``    where a runtime would come from: `kvreg.api.resolve`
+===================  ================================================================
+
+>>> import kvreg
+>>> callable(kvreg.pull)
+True
 """
 
+import sys
+
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kvreg.api import pull as pull
+    from kvreg.api import resolve as resolve
+    from kvreg.api import runtime as runtime
+
+_API = {
+    "pull": ("kvreg.api", "pull"),
+    "resolve": ("kvreg.api", "resolve"),
+    "runtime": ("kvreg.api", "runtime"),
+}
+"""What is called on the package: name -> (module, attribute). A row for each function."""
+
+_Module = type(sys)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _API:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, attribute = _API[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_API})
+
+
+class _CallableModule(_Module):
+    """A submodule that bears the name of a function, such as `kvreg.pull`: calls that."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        function = __getattr__(self.__name__.rpartition(".")[2])
+        return function(*args, **kwargs)  # type: ignore[operator]
+
+
+class _Package(_Module):
+    """This package: the import system binds submodules to it, also over names of functions."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _API and isinstance(value, _Module):
+            value.__class__ = _CallableModule
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

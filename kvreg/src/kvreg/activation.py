@@ -1,27 +1,36 @@
 """What running a command with a runtime sets in its environment, and nothing else.
 
-======================  ========================================================================
-``PYTHONPATH``          the runtime's ``site`` comes first
-``PATH``                ``site/bin`` comes first
-``PYTHONPYCACHEPREFIX`` compiled files go into the home, so that the runtime stays as it was
-                        verified; left alone when it or ``PYTHONDONTWRITEBYTECODE`` is set
-``KVREG_PROFILE``       name of the profile
-``KVREG_PROFILE_DIGEST``  its digest
-``KVREG_MANIFEST_DIGEST`` digest of the artifact's manifest
-``KVREG_RUNTIME``       folder of the runtime
-======================  ========================================================================
+=========================  =====================================================================
+``PYTHONPATH``             first the start-up hook (`kvreg.startup`), the runtime's ``site`` and
+                           its ``overlay``
+``PATH``                   ``site/bin`` and ``overlay/bin`` come first
+``KVREG_PROFILE``          name of the profile
+``KVREG_PROFILE_DIGEST``   its digest
+``KVREG_MANIFEST_DIGEST``  digest of the artifact's manifest
+``KVREG_RUNTIME``          folder of the runtime
+``KVREG_PYTHON``           the Python that it is for, such as ``cpython-312``
+``KVREG_PYCACHE``          where compiled files of the runtime go, so that it stays as verified
+``KVREG_SETTINGS``         names of the profile's settings that were set
+the profile's settings     ``[runtime.environment]``, where the user has not set them
+=========================  =====================================================================
 """
 
-import contextlib
+import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvreg import catalogue
-from kvreg.errors import KvregError, NotFoundError
+from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
 from kvreg.model.digest import parse_digest
-from kvreg.runtime import SITE, Runtime, read_runtime, staged_folders
+from kvreg.model.profile import Profile
+from kvreg.request import Request, split_identity
+from kvreg.runtime import Runtime, read_runtime, readable_runtimes
+from kvreg.startup import PLACES, PYCACHE_VARIABLE, PYTHON_VARIABLE, RUNTIME_VARIABLE
+
+SETTINGS_VARIABLE = "KVREG_SETTINGS"
 
 
 def find_runtime(home: Home, text: str) -> Runtime:
@@ -33,10 +42,14 @@ def find_runtime(home: Home, text: str) -> Runtime:
     if text.startswith("sha256:"):
         parse_digest(text)
         return _read(home, text, text)
+    name, digest = split_identity(text)
+    if digest is not None:
+        request = Request(text, name, digest=digest).on(home)
+        return _read(home, request.profile or digest, text)
     try:
         profile = catalogue.find_profile(text)
     except NotFoundError:
-        named = [runtime for runtime in _readable(home) if runtime.profile_name == text]
+        named = [runtime for runtime in readable_runtimes(home) if runtime.profile_name == text]
         if len(named) == 1:
             return named[0]
         raise
@@ -44,30 +57,92 @@ def find_runtime(home: Home, text: str) -> Runtime:
 
 
 def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables that activate `runtime` on top of the environment `base`."""
-    site = str(runtime.site)
+    """The variables that activate `runtime` on top of the environment `base`.
+
+    The start-up hook is written into the home if it is not there. A value of the user's wins over
+    the profile's setting; whether it is one that the profile denies is `check_environment`'s.
+    """
+    profile = runtime.profile()
+    places = [str(place) for place in runtime.places]
+    python = [str(start_up_folder(home)), *places]
+    programs = [f"{place}/bin" for place in places]
     # A runtime that is active already is replaced, not stacked upon.
-    active = base.get("KVREG_RUNTIME")
-    old = str(Path(active) / SITE) if active else site
-    result = {
-        "PYTHONPATH": _prepend(site, base.get("PYTHONPATH", ""), {old, site}),
-        "PATH": _prepend(
-            f"{site}/bin", base.get("PATH", os.defpath), {f"{old}/bin", f"{site}/bin"}
-        ),
+    old = _active_entries(base)
+    settings = {
+        name: value
+        for name, value in profile.runtime.environment.set.items()
+        if name not in base or name in base.get(SETTINGS_VARIABLE, "").split()
+    }
+    return {
+        "PYTHONPATH": _prepend(python, base.get("PYTHONPATH", ""), old),
+        "PATH": _prepend(programs, base.get("PATH", os.defpath), old),
         "KVREG_PROFILE": runtime.profile_name,
         "KVREG_PROFILE_DIGEST": runtime.profile_digest,
         "KVREG_MANIFEST_DIGEST": runtime.manifest_digest,
-        "KVREG_RUNTIME": str(runtime.folder),
+        RUNTIME_VARIABLE: str(runtime.folder),
+        PYTHON_VARIABLE: cache_tag(profile.host.python_tag.validated),
+        PYCACHE_VARIABLE: str(home.root / "pycache"),
+        SETTINGS_VARIABLE: " ".join(sorted(settings)),
+        **settings,
     }
-    if not base.get("PYTHONPYCACHEPREFIX") and not base.get("PYTHONDONTWRITEBYTECODE"):
-        result["PYTHONPYCACHEPREFIX"] = str(home.root / "pycache")
-    return result
 
 
-def _prepend(first: str, rest: str, without: set[str]) -> str:
+def check_environment(profile: Profile, base: Mapping[str, str]) -> None:
+    """Raise `ContractError` naming every variable of `base` that the profile denies."""
+    denied = profile.runtime.environment.denied(base)
+    if denied:
+        raise ContractError(
+            f"the environment has settings that {profile.name} cannot run with",
+            problems=[Problem(rule.name, rule.reason, found=value) for rule, value in denied],
+            remedy="unset " + " ".join(dict.fromkeys(rule.name for rule, _ in denied)),
+        )
+
+
+def cache_tag(python_tag: str) -> str:
+    """How an interpreter names itself whose wheels have this tag.
+
+    >>> cache_tag("cp312")
+    'cpython-312'
+    """
+    return "cpython-" + python_tag.removeprefix("cp")
+
+
+def start_up_folder(home: Home) -> Path:
+    """The folder whose ``sitecustomize.py`` is `kvreg.startup`; made when it is not there.
+
+    It is named by its content, so that another version of this client brings another one.
+    """
+    source = pkgutil.get_data("kvreg", "startup.py")
+    assert source is not None
+    folder = home.root / "startup" / hashlib.sha256(source).hexdigest()[:16]
+    path = folder / "sitecustomize.py"
+    if not path.is_file() or path.read_bytes() != source:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{path.name}.{os.getpid()}"
+        try:
+            temporary.write_bytes(source)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return folder
+
+
+def _active_entries(base: Mapping[str, str]) -> Callable[[str], bool]:
+    """Whether an entry of a path variable was put there by an activation."""
+    active = base.get(RUNTIME_VARIABLE)
+    if not active:
+        return lambda entry: False
+    folder = Path(active)
+    places = {str(folder / name) for name in PLACES}
+    known = places | {f"{place}/bin" for place in places}
+    hooks = str(folder.parent.parent / "startup")
+    return lambda entry: entry in known or os.path.dirname(entry) == hooks  # noqa: PTH120
+
+
+def _prepend(first: list[str], rest: str, old: Callable[[str], bool]) -> str:
     # An empty entry would mean the current directory, so it is not made by accident.
-    parts = [part for part in rest.split(os.pathsep) if part and part not in without]
-    return os.pathsep.join([first, *parts])
+    parts = [part for part in rest.split(os.pathsep) if part and part not in first]
+    return os.pathsep.join([*first, *(part for part in parts if not old(part))])
 
 
 def _read(home: Home, digest: str, text: str) -> Runtime:
@@ -82,13 +157,6 @@ def _read(home: Home, digest: str, text: str) -> Runtime:
         ) from None
 
 
-def _readable(home: Home) -> Iterator[Runtime]:
-    """All staged runtimes but damaged ones, which must not keep the others from being used."""
-    for folder in staged_folders(home):
-        with contextlib.suppress(KvregError):
-            yield read_runtime(folder)
-
-
 def _others(home: Home) -> str | None:
-    known = [f"{item.profile_name} ({item.profile_digest})" for item in _readable(home)]
+    known = [f"{item.profile_name} ({item.profile_digest})" for item in readable_runtimes(home)]
     return "staged: " + ", ".join(known) if known else None

@@ -11,7 +11,7 @@ from kvreg.model.oci import (
     Descriptor,
     Manifest,
 )
-from kvreg.model.profile import Profile, digest_tag
+from kvreg.model.profile import Profile, digest_tag, profile_from_canonical
 from kvreg.reference import Reference
 from kvreg.sources import RawManifest, Source
 from kvreg.wheel.tags import WheelName, check_tags, parse_wheel_name, same_name, same_version
@@ -59,6 +59,32 @@ def find_artifact(source: Source, profile_digest: str, profile_name: str | None 
     manifest = Manifest.parse(found.raw)
     _check_manifest(manifest, target, profile_digest)
     return Artifact(source.reference, found.digest, manifest)
+
+
+def find_by_digest(source: Source, digest: str, profile_name: str) -> Artifact:
+    """The artifact of the profile `digest`, else the one whose manifest has that digest.
+
+    Its profile must bear the name. Raises as `find_artifact` does.
+    """
+    try:
+        artifact = find_artifact(source, digest)
+    except NotFoundError as error:
+        found = source.manifest(digest)
+        if found is None:
+            raise NotFoundError(
+                f"{source.reference} has nothing of this digest",
+                expected=f"a profile or an artifact {digest}",
+                remedy=error.remedy,
+            ) from None
+        manifest = Manifest.parse(found.raw)
+        _check_manifest(manifest, digest, manifest.config.digest)
+        artifact = Artifact(source.reference, found.digest, manifest)
+    profile = profile_from_canonical(source.read_small(artifact.manifest.config))
+    if profile.name != profile_name:
+        raise VerificationError(
+            f"{digest} is of another profile", expected=profile_name, found=profile.name
+        )
+    return artifact
 
 
 def wheel_layers(artifact: Artifact, profile: Profile) -> tuple[WheelLayer, ...]:

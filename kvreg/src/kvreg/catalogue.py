@@ -73,7 +73,7 @@ def find_folder(text: str) -> Path:
         raise NotFoundError(
             f"no known profile has the digest {text}", remedy="see: kvreg profile list"
         )
-    if _is_path(text):
+    if is_path(text):
         path = Path(text)
         if path.name == PROFILE_FILE:
             path = path.parent
@@ -94,7 +94,7 @@ def find_profile(text: str, *, allow_missing_locks: bool = False) -> Profile:
     """The valid profile that `text` names; its name and its folder's must agree."""
     folder = find_folder(text)
     profile = load_profile(folder, allow_missing_locks=allow_missing_locks)
-    if not _is_path(text) and profile.name != folder.name:
+    if not is_path(text) and profile.name != folder.name:
         raise UsageError(
             "a profile's folder bears another name than the profile",
             expected=profile.name,
@@ -104,5 +104,6 @@ def find_profile(text: str, *, allow_missing_locks: bool = False) -> Profile:
     return profile
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether a PROFILE argument is the path of a folder."""
     return os.sep in text or not text.strip(".")

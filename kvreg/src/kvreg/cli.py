@@ -8,6 +8,10 @@ from kvreg.lazy import Entry, LazyGroup
 COMMANDS = {
     "profile": Entry("kvreg.commands.profile", "List, show, validate and digest profiles."),
     "pull": Entry("kvreg.commands.pull", "Fetch, verify and stage the runtime of a profile."),
+    "resolve": Entry(
+        "kvreg.commands.resolve",
+        "Say which artifact a profile means now, where it is, and what was tried.",
+    ),
     "facts": Entry("kvreg.commands.facts", "Print what is known of this host, as text or JSON."),
     "doctor": Entry("kvreg.commands.doctor", "Judge this host by the contract of a profile."),
     "drift": Entry("kvreg.commands.drift", "Replay published package lists against a profile."),
@@ -16,8 +20,29 @@ COMMANDS = {
         "kvreg.commands.verify",
         "Rehash everything that is staged for a profile and name what differs.",
     ),
+    "show": Entry(
+        "kvreg.commands.show",
+        "Show a staged runtime, or the artifact that would be pulled.",
+    ),
+    "which": Entry(
+        "kvreg.commands.which",
+        "Say where a module, script or library is in a staged runtime, and how to use it.",
+    ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "remove": Entry("kvreg.commands.remove", "Remove staged runtimes, and say what that freed."),
+    "gc": Entry(
+        "kvreg.commands.gc",
+        "Find what nothing needs any more, and delete it with --delete.",
+    ),
+    "completion": Entry(
+        "kvreg.commands.completion",
+        "Print what makes a shell complete kvreg's commands, options and profiles.",
+    ),
+    "advise": Entry(
+        "kvreg.commands.advise",
+        "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
+    ),
     "sweep": Entry("kvreg.commands.sweep", "Tensor-parallel sweeps: plan, run, analyse, report."),
     "nccl": Entry(
         "kvreg.commands.nccl", "Measure all-reduce between GPUs and fit latency and bandwidth."

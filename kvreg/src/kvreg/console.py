@@ -6,6 +6,7 @@ Results go to standard output, everything else to standard error, so that ``--js
 import dataclasses
 import errno
 import functools
+import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -100,23 +101,45 @@ def note(text: str) -> None:
 
 
 def progress(total: int | None, desc: str, unit: str = "B") -> Any:
-    """A tqdm bar on standard error; silent when that is not a terminal.
+    """A tqdm bar with rate and remaining time, in terminals and notebooks; silent elsewhere.
 
     Use as a context manager and call ``update(n)``. Unit ``"B"`` counts in KiB, MiB, …
     """
-    from tqdm import tqdm  # only when something long runs
-
-    return tqdm(
+    notebook = in_notebook()
+    kind = _bar(notebook)
+    return kind(
         total=total,
         desc=desc,
         unit=unit,
         unit_scale=unit == "B",
         unit_divisor=1024 if unit == "B" else 1000,
         file=sys.stderr,
-        disable=not sys.stderr.isatty(),
+        disable=not (notebook or sys.stderr.isatty()),
         leave=False,
-        dynamic_ncols=True,
+        # A notebook's output has no width to ask for.
+        dynamic_ncols=not notebook,
     )
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook: IPython is only asked where it runs already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
+
+
+def _bar(notebook: bool) -> Any:
+    """The class of bars: a widget where the notebook has widgets, else a line of text.
+
+    As ``tqdm.auto`` chooses, without the event loop that importing that brings along.
+    """
+    if notebook and importlib.util.find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm as widget
+
+        return widget
+    from tqdm import tqdm  # only when something long runs
+
+    return tqdm
 
 
 def human_bytes(count: int) -> str:

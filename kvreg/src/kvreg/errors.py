@@ -46,9 +46,13 @@ class Problem:
 
 
 class KvregError(Exception):
-    """Base of all reported errors. `exit_code` is what a command ends with."""
+    """Base of all reported errors. `exit_code` is what a command ends with.
+
+    `tried` says what was passed over before, and why: one `Problem` for each place.
+    """
 
     exit_code = 1
+    tried: tuple[Problem, ...] = ()
 
     def __init__(
         self,
@@ -84,11 +88,14 @@ class KvregError(Exception):
                 result[key] = value
         if self.problems:
             result["problems"] = [problem.to_dict() for problem in self.problems]
+        if self.tried:
+            result["tried"] = [problem.to_dict() for problem in self.tried]
         return result
 
     def __str__(self) -> str:
         lines = [self.what]
         lines += [f"  - {problem}" for problem in self.problems]
+        lines += [f"  tried     {problem}" for problem in self.tried]
         for label in ("expected", "found", "remedy"):
             if (value := getattr(self, label)) is not None:
                 lines.append(f"  {label + ':':<9} {value}")

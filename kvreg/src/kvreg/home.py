@@ -5,6 +5,7 @@
     <home>/blobs/sha256/<hex>             verified blobs; <hex>.partial while they arrive
     <home>/runtimes/<hex>/                a staged runtime: site/, runtime.json, profile.json
     <home>/runtimes/.staging-<hex>/       one that is being made
+    <home>/pycache/                       compiled files of what ran with a runtime
     <home>/locks/                         what is being worked on
 
 The home is ``--home``, else ``$KVREG_HOME``, else ``~/.local/share/kvreg``.
@@ -57,20 +58,32 @@ class Home:
         """Where the runtime of a profile digest is made, beside its final place."""
         return self.runtimes / f".staging-{parse_digest(profile_digest)}"
 
+    @property
+    def pycache(self) -> Path:
+        """Where compiled files go (``PYTHONPYCACHEPREFIX``), by the path of their source."""
+        return self.root / "pycache"
+
+    def compiled(self, folder: Path) -> Path:
+        """Where the compiled files of the sources in `folder` are."""
+        return self.pycache / folder.absolute().relative_to("/")
+
     @contextmanager
-    def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    def lock(
+        self, name: str, waiting: Callable[[], object] = lambda: None, *, shared: bool = False
+    ) -> Iterator[None]:
         """Hold a lock among processes; `waiting` is called once if another one holds it.
 
-        The lock goes with the process, however it ends.
+        Several may hold a `shared` one at once. The lock goes with the process, however it ends.
         """
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         path = self.root / "locks" / f"{name}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, kind)
             yield
 
     def require_space(self, needed: int, purpose: str) -> None:

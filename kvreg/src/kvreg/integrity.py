@@ -17,7 +17,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class IntegrityReport:
-    """Paths relative to ``site``. `files` and `bytes` count what was compared."""
+    """Paths relative to ``site``, those of the overlay as ``../overlay/...``.
+
+    `files` and `bytes` count what was compared.
+    """
 
     runtime: Runtime
     files: int
@@ -56,7 +59,11 @@ def check_runtime(
     """
     runtime.profile()
     expected = _expected(runtime)
-    found = dict(_walk(runtime.site))
+    found = {
+        f"{_prefix(place, runtime)}{path}": status
+        for place in runtime.places
+        for path, status in _walk(place)
+    }
     report = progress or (lambda count: None)
     changed = [
         path
@@ -77,8 +84,9 @@ def _expected(runtime: Runtime) -> dict[str, RecordRow]:
     """A row for every file, RECORD files included, which ``runtime.json`` vouches for."""
     rows: dict[str, RecordRow] = {}
     for wheel in runtime.wheels:
+        prefix = _prefix(runtime.place(wheel.role), runtime)
         try:
-            raw = (runtime.site / wheel.record).read_bytes()
+            raw = (runtime.site / f"{prefix}{wheel.record}").read_bytes()
         except OSError:
             raise _altered(runtime, f"{wheel.record} is missing") from None
         digest = hashlib.sha256(raw)
@@ -87,19 +95,25 @@ def _expected(runtime: Runtime) -> dict[str, RecordRow]:
         own, problems = read_record(raw, wheel.record)
         if problems:
             raise _altered(runtime, f"{wheel.record} cannot be read")
-        rows |= own
-        rows[wheel.record] = RecordRow(wheel.record, "sha256", digest.digest(), len(raw))
+        rows |= {f"{prefix}{path}": row for path, row in own.items()}
+        row = RecordRow(wheel.record, "sha256", digest.digest(), len(raw))
+        rows[f"{prefix}{wheel.record}"] = row
     if len(rows) != runtime.files:
         raise _altered(runtime, f"RECORD lists {len(rows)} files, runtime.json {runtime.files}")
     return rows
 
 
-def _walk(site: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below `site` that is not a directory, links not followed."""
+def _prefix(place: Path, runtime: Runtime) -> str:
+    """What leads from ``site`` to a place."""
+    return "" if place == runtime.site else f"../{place.name}/"
+
+
+def _walk(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below a place that is not a directory, links not followed."""
     pending = [""]
     while pending:
         prefix = pending.pop()
-        with os.scandir(site / prefix) as entries:
+        with os.scandir(place / prefix) as entries:
             for entry in entries:
                 path = f"{prefix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):

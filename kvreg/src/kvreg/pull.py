@@ -19,8 +19,9 @@ from kvreg.integrity import check_runtime
 from kvreg.model.digest import parse_digest
 from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE
 from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.overlay import OverlayEntry, check_wheels, lock_descriptor
 from kvreg.publickey import PublicKey
-from kvreg.runtime import SITE, Runtime, WheelEntry, read_runtime
+from kvreg.runtime import OVERLAY, OVERLAY_LOCK, SITE, Runtime, WheelEntry, read_runtime
 from kvreg.settings import is_trusted
 from kvreg.signatures import Signature, require_signature
 from kvreg.sources import Source
@@ -137,6 +138,7 @@ def _make(
     if profile.digest != artifact.manifest.config.digest:
         raise VerificationError("the profile of the artifact changed while it was read")
     layers = wheel_layers(artifact, profile)
+    lock = _overlay_lock(source, artifact, profile, layers, blobs)
     needed = sum(blobs.missing_bytes(source, layer.descriptor) for layer in layers)
     home.require_space(needed + _claimed_unpacked(layers), "for the artifact")
     with ExitStack() as stack:
@@ -153,10 +155,32 @@ def _make(
         folder = home.staging(profile.digest)
         _remove(folder)
         try:
+            if lock is not None:
+                folder.mkdir(parents=True)
+                (folder / OVERLAY_LOCK).write_bytes(lock)
             return _stage(artifact, signature, profile, layers, plans, home, reporter)
         finally:
             # Gone already when it was renamed; after a failure nothing is left.
             _remove(folder)
+
+
+def _overlay_lock(
+    source: Source,
+    artifact: Artifact,
+    profile: Profile,
+    layers: Sequence[WheelLayer],
+    blobs: BlobStore,
+) -> bytes | None:
+    """The overlay lock of the profile; before any wheel is fetched they are compared with it."""
+    descriptor = lock_descriptor(artifact.manifest, profile)
+    lock = descriptor and blobs.fetch(source, descriptor, lambda count: None).read_bytes()
+    wheels = [
+        OverlayEntry(layer.name.name, layer.name.version, parse_digest(layer.descriptor.digest))
+        for layer in layers
+        if layer.role == "overlay"
+    ]
+    check_wheels(lock, wheels, profile)
+    return lock
 
 
 def _stage(
@@ -169,14 +193,15 @@ def _stage(
     reporter: Reporter,
 ) -> Runtime:
     folder = home.staging(profile.digest)
-    (folder / SITE).mkdir(parents=True)
     interpreter = interpreter_for(profile.host.python_tag.validated)
     staged: list[Staged] = []
-    for plan in plans:
+    for layer, plan in zip(layers, plans, strict=True):
+        place = folder / (OVERLAY if layer.role == "overlay" else SITE)
+        place.mkdir(parents=True, exist_ok=True)
         size = plan.archive.unpacked_size
         with reporter.progress(size, f"stage {plan.archive.name.filename}") as update:
-            staged.append(stage(plan, folder / SITE, interpreter, update))
-    sizes = {path: size for item in staged for path, size in item.sizes.items()}
+            staged.append(stage(plan, place, interpreter, update))
+    sizes = [size for item in staged for size in item.sizes.values()]
     runtime = Runtime(
         folder=folder,
         profile_name=profile.name,
@@ -185,7 +210,7 @@ def _stage(
         reference=str(artifact.reference),
         wheels=tuple(map(_entry, layers, staged)),
         files=len(sizes),
-        bytes=sum(sizes.values()),
+        bytes=sum(sizes),
         annotations=dict(artifact.manifest.annotations),
         kvreg_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,5 +1,6 @@
 """Staged runtimes and their ``runtime.json``: what was staged, from where, by whom."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvreg.errors import NotFoundError, VerificationError
+from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.home import Home
 from kvreg.model.digest import is_digest
 from kvreg.model.profile import Profile, profile_from_canonical
@@ -17,6 +18,8 @@ SCHEMA = 1
 RUNTIME_FILE = "runtime.json"
 PROFILE_FILE = "profile.json"
 SITE = "site"
+OVERLAY = "overlay"
+OVERLAY_LOCK = "overlay.lock"
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class WheelEntry:
 
 @dataclass(frozen=True)
 class Runtime:
-    """A staged runtime. `files` and `bytes` count what lies in `site`.
+    """A staged runtime. `files` and `bytes` count what lies in `site` and in `overlay`.
 
     `signature` is the one that was checked when it was pulled; None when no key was required.
     """
@@ -56,6 +59,20 @@ class Runtime:
     def site(self) -> Path:
         """The directory that goes on ``PYTHONPATH``."""
         return self.folder / SITE
+
+    @property
+    def overlay(self) -> Path:
+        """The directory of the overlay's wheels; there is none when the profile has no overlay."""
+        return self.folder / OVERLAY
+
+    def place(self, role: str) -> Path:
+        """Where wheels of a role are staged."""
+        return self.overlay if role == "overlay" else self.site
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The directories that hold staged wheels, in the order of their precedence."""
+        return tuple(dict.fromkeys(self.place(wheel.role) for wheel in self.wheels))
 
     def to_dict(self) -> dict[str, Any]:
         """The content of ``runtime.json``; the folder is where that file lies."""
@@ -140,6 +157,13 @@ def staged_folders(home: Home) -> Iterator[Path]:
         for folder in sorted(home.runtimes.iterdir()):
             if folder.is_dir() and not folder.name.startswith("."):
                 yield folder
+
+
+def readable_runtimes(home: Home) -> Iterator[Runtime]:
+    """All staged runtimes but damaged ones, which must not keep the others from being used."""
+    for folder in staged_folders(home):
+        with contextlib.suppress(KvregError):
+            yield read_runtime(folder)
 
 
 def _damaged(folder: Path, what: str) -> VerificationError:

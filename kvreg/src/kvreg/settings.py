@@ -1,25 +1,37 @@
-"""The client's own settings: which keys an artifact must be signed by.
+"""The client's own settings: where artifacts are, and which keys they must be signed by.
 
-In order of precedence: an option of the command, ``$KVREG_VERIFY_KEY``, and ``verify-key`` in the
-settings file (``$KVREG_CONFIG``, else ``kvreg/config.toml`` in ``$XDG_CONFIG_HOME`` or
+In order of precedence: an option of the command, ``$KVREG_REGISTRY`` and ``$KVREG_VERIFY_KEY``, and
+the settings file (``$KVREG_CONFIG``, else ``kvreg/config.toml`` in ``$XDG_CONFIG_HOME`` or
 ``~/.config``)::
 
+    registry = ["registry.example/team/runtimes", "oci-layout:/mnt/share/runtimes"]   # or one text
     verify-key = "team.pub"       # a path, relative to this file, or the PEM text itself
 
 A key that is set is never passed over: where it cannot be read, nothing is pulled or run.
 """
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvreg import toml
 from kvreg.errors import UsageError, VerificationError
 from kvreg.publickey import PublicKey, parse_public_keys, read_public_keys
+from kvreg.reference import LayoutReference, Reference, parse_reference
 from kvreg.runtime import Runtime
 
 KEY_VARIABLE = "KVREG_VERIFY_KEY"
 FILE_VARIABLE = "KVREG_CONFIG"
-_KEYS = {"verify-key"}
+REGISTRY_VARIABLE = "KVREG_REGISTRY"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings file, checked. `path` is where it is or would be."""
+
+    path: Path
+    registries: tuple[Reference, ...] = ()
+    verify_key: str | None = None
 
 
 def required_keys(chosen: str | None = None) -> tuple[PublicKey, ...]:
@@ -31,9 +43,10 @@ def required_keys(chosen: str | None = None) -> tuple[PublicKey, ...]:
         return _keys(chosen, Path(), "--verify-key")
     if named := os.environ.get(KEY_VARIABLE):
         return _keys(named, Path(), f"${KEY_VARIABLE}")
-    path = settings_path()
-    named = _read(path).get("verify-key")
-    return _keys(named, path.parent, str(path)) if named else ()
+    settings = read_settings()
+    if settings.verify_key is None:
+        return ()
+    return _keys(settings.verify_key, settings.path.parent, str(settings.path))
 
 
 def require_trusted(runtime: Runtime, keys: tuple[PublicKey, ...]) -> None:
@@ -66,7 +79,9 @@ def settings_path() -> Path:
     return Path(base) / "kvreg" / "config.toml"
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_settings() -> Settings:
+    """Read the settings file; an absent one says nothing. Raises `UsageError`."""
+    path = settings_path()
     try:
         table = toml.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -74,18 +89,31 @@ def _read(path: Path) -> dict[str, str]:
             raise UsageError(
                 f"${FILE_VARIABLE} names a file that is not there", found=str(path)
             ) from None
-        return {}
+        return Settings(path)
     except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a TOML file", found=str(error)) from None
-    unknown = sorted(table.keys() - _KEYS)
-    if unknown or not all(isinstance(value, str) and value for value in table.values()):
-        # A key that was misspelt would otherwise be a check that nobody makes.
+    registries = table.pop("registry", [])
+    registries = [registries] if isinstance(registries, str) else registries
+    key = table.pop("verify-key", None)
+    # A key that was misspelt would otherwise be a check that nobody makes.
+    if table or not _is_texts(registries) or not (key is None or _is_texts([key])):
         raise UsageError(
             f"{path} has settings that are not known",
-            expected=", ".join(sorted(_KEYS)) + ", as text",
-            found=", ".join(unknown or sorted(table)),
+            expected="registry, as text or a list of texts, and verify-key, as text",
+            found=", ".join(sorted(table)) or "a value of another kind",
         )
-    return table
+    return Settings(path, tuple(_reference(text, path.parent) for text in registries), key)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) and text for text in value)
+
+
+def _reference(text: str, folder: Path) -> Reference:
+    reference = parse_reference(text)
+    if isinstance(reference, LayoutReference):
+        return replace(reference, path=folder / reference.path.expanduser())
+    return reference
 
 
 def _keys(text: str, folder: Path, where: str) -> tuple[PublicKey, ...]:

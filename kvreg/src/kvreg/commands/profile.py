@@ -142,10 +142,6 @@ def _table(rows: list[dict[str, object]]) -> str:
 def _description(profile: Profile) -> str:
     runtime, build = profile.runtime, profile.build
     upstream = f"{runtime.upstream_tag} {runtime.upstream_commit}".strip() or "-"
-    facts = [("fact", "require", "validated")]
-    facts += [(key, fact.require, fact.validated) for key, fact in profile.host.facts()]
-    facts.append(("nvcc", build.cuda.require, build.cuda.validated))
-    widths = [max(len(row[column]) for row in facts) for column in range(2)]
     lines = [
         f"{profile.name}: {profile.summary}",
         f"digest    {profile.digest}",
@@ -155,12 +151,21 @@ def _description(profile: Profile) -> str:
         f"build     {build.recipe}, SM {' '.join(build.compute_capabilities)}, "
         f"toolchains: {', '.join(build.toolchains)}",
         "",
-        *(f"{key:<{widths[0]}}  {require:<{widths[1]}}  {value}" for key, require, value in facts),
+        *host_contract(profile),
     ]
     if build.omissions:
         lines += ["", "left out on purpose:"]
         lines += [f"  {omission.name}: {omission.reason}" for omission in build.omissions]
     return "\n".join(lines)
+
+
+def host_contract(profile: Profile) -> list[str]:
+    """The lines of a table: what the profile asks of a host, fact by fact, and of the compiler."""
+    facts = [("fact", "require", "validated")]
+    facts += [(key, fact.require, fact.validated) for key, fact in profile.host.facts()]
+    facts.append(("nvcc", profile.build.cuda.require, profile.build.cuda.validated))
+    widths = [max(len(row[column]) for row in facts) for column in range(2)]
+    return [f"{key:<{widths[0]}}  {require:<{widths[1]}}  {value}" for key, require, value in facts]
 
 
 def _digest(profile: Profile) -> str | None:

@@ -4,15 +4,19 @@ from pathlib import Path
 
 import click
 
-from kvreg import catalogue
-from kvreg.commands.options import home_option
+from kvreg.acquisition import Acquired, LockPolicy, acquire
+from kvreg.commands.options import (
+    home_option,
+    lock_option,
+    profile_argument,
+    registry_option,
+    timeout_option,
+)
 from kvreg.console import emit, handled, human_bytes, json_option, note, progress
-from kvreg.errors import NotFoundError, UsageError
 from kvreg.home import Home
-from kvreg.model.digest import is_digest
 from kvreg.model.oci import ANNOTATION_TOOLCHAIN_PREFIX
-from kvreg.pull import Pulled, Reporter, pull
-from kvreg.reference import parse_reference
+from kvreg.pull import Reporter
+from kvreg.resolution import candidates, wanted_target
 from kvreg.settings import required_keys
 from kvreg.sources import open_source
 
@@ -20,14 +24,15 @@ UNCHECKED = "not checked: no key was given"
 
 
 @click.command("pull")
-@click.argument("profile")
+@profile_argument
+@registry_option
 @click.option(
-    "--registry",
-    metavar="REF",
-    envvar="KVREG_REGISTRY",
-    help="Where the artifact is: oci-layout:PATH or HOST[:PORT]/REPOSITORY, with :TAG or @DIGEST"
-    " where the profile's own artifact is not meant. Default: $KVREG_REGISTRY.",
+    "--locked",
+    is_flag=True,
+    help="Take exactly what the lock file says; refuse a tag that moved since.",
 )
+@lock_option
+@click.option("--no-lock", is_flag=True, help="Neither read nor write a lock file.")
 @click.option(
     "--verify-key",
     metavar="KEY",
@@ -35,18 +40,15 @@ UNCHECKED = "not checked: no key was given"
     " Default: $KVREG_VERIFY_KEY, else verify-key of the settings file.",
 )
 @home_option
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=30.0,
-    show_default=True,
-    help="Seconds that a read from the network may bring nothing.",
-)
+@timeout_option
 @json_option
 @handled
 def command(
     profile: str,
     registry: str | None,
+    locked: bool,
+    lock: Path | None,
+    no_lock: bool,
     verify_key: str | None,
     home: Path | None,
     timeout: float,
@@ -54,60 +56,54 @@ def command(
 ) -> None:
     """Fetch, verify and stage the runtime of a profile.
 
+    PROFILE is a name that this client knows, NAME@sha256:<hex> for exactly that profile or
+    artifact, sha256:<hex> for a profile it need not know, or the path of a profile's folder.
+
     The artifact is found by the profile's digest; every byte of it is verified; the runtime
     appears in the home at once and complete, or not at all. The host's packages are not touched.
     A pull that was interrupted goes on from what had arrived. With a key, what is not signed, or
     signed by another, is refused before anything of it is fetched.
 
+    What was pulled is written to the lock file; --locked pulls the same again, anywhere.
+
     \b
     Examples:
+      kvreg pull t4x2-cu128
+      kvreg pull t4x2-cu128 --locked
       kvreg pull t4x2-cu128 --registry oci-layout:./dist/registry
-      kvreg pull t4x2-cu128 --registry 127.0.0.1:5000/team/runtimes
       kvreg pull t4x2-cu128 --registry registry.example/team/runtimes --verify-key team.pub
-      kvreg pull sha256:<profile digest> --registry registry.example/team/runtimes --json
+      kvreg pull t4x2-cu128@sha256:<digest> --registry 127.0.0.1:5000/team/runtimes --json
     """
-    if not registry:
-        raise UsageError(
-            "no registry was named",
-            expected="--registry REF, or $KVREG_REGISTRY",
-            remedy="for example: --registry oci-layout:./dist/registry",
-        )
-    reference = parse_reference(registry)
-    name, digest = _identity(profile)
     keys = required_keys(verify_key)
-    result = pull(
-        digest,
-        lambda: open_source(reference, timeout=timeout),
-        reference.target,
+    found = acquire(
+        profile,
+        candidates(registry),
+        lambda reference: open_source(reference, timeout=timeout),
         Home.find(home),
-        Reporter(note=note, bar=progress),
-        name,
+        policy=LockPolicy.chosen(lock, locked=locked, ignored=no_lock),
+        target=wanted_target(registry),
+        reporter=Reporter(note=note, bar=progress),
         keys=keys,
     )
-    emit(result, as_json, lambda pulled: _text(pulled, profile))
+    emit(found, as_json, lambda acquired: _text(acquired, profile))
 
 
-def _identity(profile: str) -> tuple[str | None, str]:
-    """Name and digest of the profile; one that is given by digest need not be known here."""
-    try:
-        found = catalogue.find_profile(profile)
-    except NotFoundError:
-        if is_digest(profile):
-            return None, profile
-        raise
-    return found.name, found.digest
-
-
-def _text(pulled: Pulled, profile: str) -> str:
-    runtime = pulled.runtime
+def _text(acquired: Acquired, profile: str) -> str:
+    runtime, resolution = acquired.runtime, acquired.resolution
     module = runtime.profile().runtime.modules[0]
     lines = [
-        f"{'staged' if pulled.staged else 'already staged'}: {runtime.profile_name}",
+        f"{'staged' if acquired.pulled.staged else 'already staged'}: {runtime.profile_name}",
         f"  profile   {runtime.profile_digest}",
         f"  artifact  {runtime.manifest_digest}",
         f"  from      {runtime.reference}",
-        f"  signed    {f'by the key {runtime.signature.key}' if runtime.signature else UNCHECKED}",
     ]
+    lines += [
+        f"  not from  {attempt.source} ({attempt.origin}): {attempt.reason}"
+        for attempt in resolution.tried
+        if attempt.outcome != "used"
+    ]
+    signed = f"by the key {runtime.signature.key}" if runtime.signature else UNCHECKED
+    lines.append(f"  signed    {signed}")
     for wheel in runtime.wheels:
         lines.append(f"  wheel     {wheel.filename} ({wheel.role})")
     for key, value in sorted(runtime.annotations.items()):
@@ -116,6 +112,11 @@ def _text(pulled: Pulled, profile: str) -> str:
     lines += [
         f"  files     {runtime.files} ({human_bytes(runtime.bytes)})",
         f"  in        {runtime.folder}",
-        f"next: kvreg run {profile} -- python -c 'import {module}'",
     ]
+    if (lock := acquired.lock) is not None:
+        what = "written" if lock.written else "as it was"
+        if lock.moved and lock.previous is not None:
+            what += f"; it said {lock.previous.manifest}"
+        lines.append(f"  lock      {lock.path} ({what})")
+    lines.append(f"next: kvreg run {profile} -- python -c 'import {module}'")
     return "\n".join(lines)

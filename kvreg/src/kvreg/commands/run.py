@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvreg.activation import find_runtime, variables
+from kvreg.activation import check_environment, find_runtime, variables
 from kvreg.commands.options import home_option
 from kvreg.console import handled
 from kvreg.errors import NotFoundError
@@ -24,7 +24,7 @@ def command(profile: str, arguments: tuple[str, ...], home: Path | None) -> None
     """Run a command with a staged runtime.
 
     The command takes the place of kvreg: signals and the exit code are its own. What is set in
-    its environment is what `kvreg env` prints.
+    its environment is what `kvreg env` prints; settings that the profile denies are refused.
 
     \b
     Examples:
@@ -35,6 +35,7 @@ def command(profile: str, arguments: tuple[str, ...], home: Path | None) -> None
     place = Home.find(home)
     runtime = find_runtime(place, profile)
     require_trusted(runtime, required_keys())
+    check_environment(runtime.profile(), os.environ)
     environment = {**os.environ, **variables(runtime, place, os.environ)}
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:

@@ -1,7 +1,5 @@
 """Collecting the facts of the host that this program runs on."""
 
-import os
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from kvreg.facts.gpu import graphics
 from kvreg.facts.loader import Loader
 from kvreg.facts.machine import Machine
 from kvreg.facts.model import HostFacts, Libstdcxx
+from kvreg.facts.process import nvidia_folders, torch_process
 
 _LIBSTDCXX = "libstdc++.so.6"
 
@@ -53,41 +52,6 @@ def collect(
     )
     # A path or variable may hold what a terminal would obey.
     return HostFacts.from_dict(codec.printable(facts.to_dict()))
-
-
-def torch_process(folder: Path | None, machine: Machine) -> Loader:
-    """A simulated process that has imported the torch of `folder`, as far as files are loaded."""
-    program = Path(sys.executable).resolve() if sys.executable else None
-    loader = Loader(
-        program if program and program.is_file() else None,
-        machine.environment,
-        root=machine.root,
-        last_resort=_last_resort(),
-    )
-    if folder is not None:
-        # In the order of torch/__init__.py.
-        for path in (folder / "lib/libtorch_global_deps.so", *sorted(folder.glob("_C*.so"))):
-            if path.is_file():
-                loader.load(path)
-    return loader
-
-
-def nvidia_folders() -> tuple[Path, ...]:
-    """The library folders of the installed ``nvidia-*`` packages."""
-    found = {}
-    for entry in sys.path:
-        for folder in sorted(Path(entry or os.curdir).glob("nvidia/*/lib")):
-            found[folder] = None
-    return tuple(found)
-
-
-def _last_resort() -> dict[str, Path]:
-    """What torch loads itself when the loader finds it nowhere (``_preload_cuda_deps``)."""
-    found: dict[str, Path] = {}
-    for folder in nvidia_folders():
-        for path in sorted(folder.glob("*.so*")):
-            found.setdefault(path.name, path)
-    return found
 
 
 def _libstdcxx(machine: Machine, loader: Loader) -> Libstdcxx | None:

@@ -46,8 +46,7 @@ class Loaded:
 class Loader:
     """A process that has loaded nothing but its program; `load` adds files and what they need.
 
-    `missing` tells which names were needed, and by whom, and not found. `last_resort` maps a name
-    to a file that the program itself would load (torch does so with the ``nvidia-*`` packages).
+    `missing` tells which names were needed, and by whom, and not found.
     """
 
     def __init__(
@@ -56,11 +55,9 @@ class Loader:
         environment: Mapping[str, str],
         *,
         root: Path = Path("/"),
-        last_resort: Mapping[str, Path] | None = None,
     ) -> None:
         self.loaded: dict[str, Loaded] = {}
         self.missing: dict[str, str] = {}
-        self._last_resort = last_resort or {}
         self._root = root
         self._files: dict[Path, Loaded] = {}
         self._waiting: list[Loaded] = []
@@ -75,6 +72,7 @@ class Loader:
             self.program = self._open(program.resolve(), program.name, "the program", None)
         for name, origin in self._preloads(environment):
             self._need(name, self.program, origin)
+        self._global = [item for item in self._waiting if item is not self.program]
         self._settle()
 
     def __enter__(self) -> "Loader":
@@ -88,13 +86,18 @@ class Loader:
         for item in self._files.values():
             item.elf.close()
 
-    def load(self, path: Path, origin: str = "imported") -> Loaded | None:
+    def load(
+        self, path: Path, origin: str = "imported", *, everybody: bool = False
+    ) -> Loaded | None:
         """Load a file by its path, as an import does, and all that it needs.
 
+        `everybody`: what it exports is there for files that do not name it (``RTLD_GLOBAL``).
         None when it is no ELF file of this machine.
         """
         item = self._open(path.absolute(), path.name, origin, self.program)
         self._settle()
+        if item is not None and everybody:
+            self._global.append(item)
         return item
 
     def find(self, name: str, by: Loaded | None = None) -> Place | None:
@@ -111,9 +114,22 @@ class Loader:
                 seen.add(resolved)
                 yield place
 
-    def provides(self, symbol: str) -> Loaded | None:
-        """The first library that exports a symbol."""
-        return next((item for item in self._files.values() if item.elf.defines(symbol)), None)
+    def scope(self, item: Loaded) -> list[Loaded]:
+        """The files among which the symbols of `item` are looked up, in the loader's order.
+
+        The program's, those that were loaded for everybody, and what `item` itself needs.
+        """
+        first = [self.program] if self.program else []
+        return list(dict.fromkeys(self._closure([*first, *self._global, item])))
+
+    def _closure(self, items: list[Loaded]) -> Iterator[Loaded]:
+        waiting, seen = list(items), set()
+        while waiting:
+            item = waiting.pop(0)
+            if item.path not in seen:
+                seen.add(item.path)
+                yield item
+                waiting += [self.loaded[name] for name in item.elf.needed if name in self.loaded]
 
     def _search(self, name: str, by: Loaded | None) -> Iterator[Place]:
         if "/" in name:
@@ -131,8 +147,6 @@ class Loader:
             yield Place(self._root / path.lstrip("/"), "ld.so.cache")
         for folder in DEFAULT_DIRECTORIES:
             yield Place(self._root / folder.lstrip("/") / name, "default directory")
-        if name in self._last_resort:
-            yield Place(self._last_resort[name], "loaded by torch itself")
 
     def _need(self, name: str, by: Loaded | None, origin: str | None = None) -> None:
         if name in self.loaded:

@@ -130,7 +130,8 @@ class NcclFile:
 class Nccl:
     """The NCCL that torch would really load, and every other one in sight.
 
-    `loaded` None: torch loads none. `other` is the file of ``VLLM_NCCL_SO_PATH``.
+    `loaded` None: torch loads none; `reason` says why, or how the loaded one is found. `other` is
+    the file of ``VLLM_NCCL_SO_PATH``.
     """
 
     loaded: NcclFile | None

@@ -63,7 +63,7 @@ def _file(machine: Machine, place: Place) -> NcclFile:
 
 def _reason(loader: Loader, place: Place | None, torch: bool) -> str:
     if place is not None:
-        return f"torch loads it: {place.origin}"
+        return place.origin
     if SONAME in loader.missing:
         return f"{Path(loader.missing[SONAME]).name} needs it and it is not found"
     return "this torch needs none" if torch else "there is no torch that would load it"

@@ -34,6 +34,8 @@ ANNOTATION_ROLE = "vnd.kvreg.role"
 """Role of a wheel layer: ``native``, ``probe`` or ``overlay``."""
 ANNOTATION_UNPACKED_SIZE = "vnd.kvreg.unpacked-size"
 """Bytes of a wheel's unpacked members, in decimal: lets a client check the disk before it pulls."""
+ANNOTATION_COMPUTE_CAPABILITIES = "vnd.kvreg.compute-capabilities"
+"""What the imported CUDA modules are compiled for, parted by spaces: ``7.5 9.0a 12.0+PTX``."""
 ANNOTATION_TOOLCHAIN_PREFIX = "vnd.kvreg.toolchain"
 """Annotations with this prefix say which toolchain really made the wheel."""
 

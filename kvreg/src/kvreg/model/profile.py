@@ -35,7 +35,8 @@ RECIPES = ("vllm", "probe", "adopt")
 EARLIEST_EPOCH = 315_532_800
 """1980-01-01, the earliest time that a wheel (a zip file) can hold."""
 
-_NAME = r"[a-z0-9]+(?:[.-][a-z0-9]+)*"
+PROFILE_NAME = r"[a-z0-9]+(?:[.-][a-z0-9]+)*"
+"""A regular expression for names of profiles and toolchains."""
 _PACKAGE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"[0-9][0-9A-Za-z.!]*(?:\+[0-9a-z]+(?:[._-][0-9a-z]+)*)?"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
@@ -271,8 +272,8 @@ def _read(root: TableReader, locks: dict[str, LockFile]) -> Profile:
             found=f"{schema} (is this tool too old?)",
         )
     profile = Profile(
-        name=root.text("name", _NAME, "lower-case letters and digits, parted by - or ."),
-        id=root.text("id", _NAME, "lower-case letters and digits, parted by - or ."),
+        name=root.text("name", PROFILE_NAME, "lower-case letters and digits, parted by - or ."),
+        id=root.text("id", PROFILE_NAME, "lower-case letters and digits, parted by - or ."),
         summary=root.text("summary"),
         host=read_host(root.table("host")),
         runtime=_runtime(root.table("runtime")),
@@ -307,7 +308,7 @@ def _build(table: TableReader) -> Build:
         compute_capabilities=table.texts("compute_capabilities", r"\d+\.\d[af]?", "such as '7.5'"),
         ptx=table.flag("ptx"),
         cuda=table.fact("cuda"),
-        toolchains=table.texts("toolchains", _NAME, "a toolchain's name"),
+        toolchains=table.texts("toolchains", PROFILE_NAME, "a toolchain's name"),
         source_date_epoch=table.integer("source_date_epoch", EARLIEST_EPOCH),
         environment=table.mapping("environment", r"[A-Za-z_]\w*", "an environment variable's name"),
         omissions=tuple(_omission(item) for item in table.tables("omission")),

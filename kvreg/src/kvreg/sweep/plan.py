@@ -11,12 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-import tomllib
-
-=======
 from kvreg import toml
->>>>>>> sweep
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes

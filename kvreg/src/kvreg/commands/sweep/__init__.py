@@ -19,8 +19,8 @@ COMMANDS = {
         "kvreg.commands.sweep.analyze",
         "Judge where a higher TP degree starts to pay, from a sweep or a table of cells.",
     ),
-    "report": Entry(
-        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
+    "compare": Entry(
+        "kvreg.commands.sweep.compare", "Put two sweeps side by side that differ in one variable."
     ),
     "pack": Entry(
         "kvreg.commands.sweep.pack", "Pack a sweep directory into one reproducible tar file."
@@ -28,6 +28,9 @@ COMMANDS = {
     "publish": Entry(
         "kvreg.commands.sweep.publish",
         "Pack a sweep and attach it to the exact runtime artifact that it ran.",
+    ),
+    "report": Entry(
+        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
     ),
 }
 

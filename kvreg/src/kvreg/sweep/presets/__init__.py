@@ -7,12 +7,7 @@ import json
 from importlib import resources
 from pathlib import Path
 
-<<<<<<< HEAD
-import tomllib
-
-=======
 from kvreg import toml
->>>>>>> sweep
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.sweep.reading import PlanReader
 
