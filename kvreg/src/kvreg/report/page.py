@@ -14,6 +14,7 @@ from typing import Any
 
 from kvreg import __version__
 from kvreg.report import sections
+from kvreg.report.answers import verdicts
 from kvreg.report.evidence import Evidence
 
 STYLES = ("base.css", "verdicts.css", "charts.css", "print.css")
@@ -41,9 +42,10 @@ def page(evidence: Evidence) -> str:
         "script": script,
         "banners": sections.banners(evidence),
         "summary": sections.summary(evidence),
-        "verdicts": sections.verdicts(evidence),
+        "verdicts": verdicts(evidence),
         "limits": sections.limits(evidence),
         "identity": sections.identity(evidence),
+        "cost": sections.cost(evidence),
         "method": sections.method(evidence),
         "files": sections.raw_files(evidence),
         "files_count": str(len(evidence.raw_files)),

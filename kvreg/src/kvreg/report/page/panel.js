@@ -166,7 +166,9 @@ function answerToPointer(image, chart, {SIZE, x, floor, values}) {
   const follow = (event) => show(nearest(event), event.clientX, event.clientY);
   image.addEventListener("pointermove", follow);
   image.addEventListener("pointerdown", follow);
-  image.addEventListener("pointerleave", hide);
+  // A finger that is lifted leaves the chart: what it showed stays until something else is touched.
+  image.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
+  document.addEventListener("pointerdown", (event) => { if (current >= 0 && !image.contains(event.target)) hide(); });
   image.addEventListener("blur", hide);
   image.addEventListener("keydown", (event) => {
     if (event.key === "Escape") return hide();
