@@ -100,7 +100,14 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
             arms = _arms(analysis, model, workload)
             levels = sorted({arm["concurrency"] for arm in arms}) or [1, 2]
             for index, tp in enumerate(analysis["design"]["tp"]):
-                found = [arm for arm in arms if arm["tp"] == tp and metric in arm["metrics"]]
+                # What stayed below the boundary is no fair sample of an arm that passed it.
+                found = [
+                    arm
+                    for arm in arms
+                    if arm["tp"] == tp
+                    and metric in arm["metrics"]
+                    and "RESOURCE_GATED" not in arm["states"].values()
+                ]
                 if found:
                     handles[f"TP{tp}"] = _arm_curve(axes, found, metric, index)
             gated_levels(axes, _gated(analysis, model, workload))

@@ -5,7 +5,7 @@ from typing import Any
 from kvreg.report.cost import PHASES
 from kvreg.report.evidence import Data, Evidence
 from kvreg.report.markup import Child, Markup, element, join
-from kvreg.report.wording import headline, limitations
+from kvreg.report.wording import headline, limitations, pending_cells
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -38,7 +38,7 @@ def banners(evidence: Evidence) -> Markup:
         text = "Simulated data. No GPU produced these numbers; they show the method, not a machine."
         found.append(element("p", {"class": "banner simulated", "role": "note"}, text))
     if pending:
-        text = f"Unfinished sweep: {pending} planned cells have no result yet."
+        text = f"Unfinished sweep: {pending_cells(pending)} no result yet."
         found.append(element("p", {"class": "banner pending", "role": "note"}, text))
     return join(found)
 
@@ -95,6 +95,8 @@ def identity(evidence: Evidence) -> Markup:
     if evidence.boundary_mib:
         rows.append(("memory boundary", f"{evidence.boundary_mib:,.0f} MiB per GPU"))
     rows += [("host", text) for text in _host(evidence.facts)]
+    if not rows:
+        return element("p", {}, "Nothing was recorded.")
     return element(
         "dl",
         {"class": "identity"},

@@ -126,7 +126,7 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
         yield "These numbers are simulated: no GPU produced them."
     if identity.get("pending"):
         yield (
-            f"Unfinished: {identity['pending']} planned cells have no result yet;"
+            f"Unfinished: {pending_cells(identity['pending'])} no result yet;"
             " everything here is provisional."
         )
     if identity.get("source") != "sweep":
@@ -135,6 +135,11 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
         unknown = [name for name in ("artifact", "facts") if not identity.get(name)]
         if unknown:
             yield f"Not recorded with the sweep: {' and '.join(unknown)} digest."
+
+
+def pending_cells(count: int) -> str:
+    """So many planned cells have; the sentence goes on with what they have not."""
+    return "1 planned cell has" if count == 1 else f"{count} planned cells have"
 
 
 def _inference(evidence: Evidence) -> Iterator[str]:

@@ -13,7 +13,7 @@ function drawCommunication() {
   byId("communication-about").textContent = [
     `${design.ranks} ranks over ${design.backend}, ${design.backend === "nccl" ? devices : "host memory: this says nothing about GPUs"}${design.peer ? "" : ", peer access off"}.`,
     `${result.repetitions.length} repetitions in fresh processes, ${design.collectives} all-reduces for each payload; the slowest rank counts. torch ${environment.torch}, NCCL ${environment.nccl || "none"}. ${variables}`,
-    `Bus bandwidth is payload over time × ${number(result.bus_factor)}.`,
+    `Bus bandwidth is payload over time × ${tickText(result.bus_factor)}.`,
   ].join(" ");
   const timers = available(result);
   byId("communication-panels").replaceChildren();
@@ -79,7 +79,8 @@ function payloadTip(result, timers, size) {
 }
 
 function fitTable(result, timers) {
-  const estimate = (one) => `${number(one.value)} [${one.low === null ? "open" : number(one.low)}, ${one.high === null ? "open" : number(one.high)}]`;
+  const precise = (value) => (value === null ? "open" : Math.abs(value) >= 1000 ? number(value) : value.toPrecision(4));
+  const estimate = (one) => `${precise(one.value)} [${precise(one.low)}, ${precise(one.high)}]`;
   const rows = timers.flatMap((timer) => Object.entries(result.timers[timer].fits).map(([name, fit]) =>
     html("tr", {}, html("th", {scope: "row"}, timer), html("td", {}, name),
       [fit.intercept_us, fit.algorithm_bandwidth_GB_per_s, fit.bus_bandwidth_GB_per_s].map((one) => html("td", {class: "number"}, estimate(one))),

@@ -58,10 +58,13 @@ function frame(model, workload, metricName) {
   };
 }
 
+// The repetitions that stayed below the boundary are no fair sample of an arm that passed it.
+const isGated = (arm) => Object.values(arm.states).includes("RESOURCE_GATED");
+
 function valuePanel(model, workload, metric) {
   const series = ANALYSIS.design.tp.map((tp, index) => ({
     id: `tp${tp}`, index, curve: true, band: true,
-    points: armsOf(model, workload).filter((arm) => arm.tp === tp && arm.metrics[STATE.metric]).map((arm) => {
+    points: armsOf(model, workload).filter((arm) => arm.tp === tp && arm.metrics[STATE.metric] && !isGated(arm)).map((arm) => {
       const found = arm.metrics[STATE.metric];
       return {x: arm.concurrency, y: found.mean, low: found.interval && Math.max(0, found.interval[0]), high: found.interval && found.interval[1]};
     }),
