@@ -7,6 +7,7 @@ a notebook calls is imported when it is used first:
 ``kvreg.pull``       make a profile's runtime available here, verified: `kvreg.api.pull`
 ``kvreg.runtime``    a runtime that is staged here: `kvreg.api.runtime`
 ``kvreg.resolve``    where a runtime would come from: `kvreg.api.resolve`
+``kvreg.facts``      what is known of this host: `kvreg.facts.collect`
 ===================  ================================================================
 
 >>> import kvreg
@@ -20,11 +21,15 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvreg.api import pull as pull
     from kvreg.api import resolve as resolve
     from kvreg.api import runtime as runtime
+    from kvreg.facts.collection import collect as facts  # noqa: F401
 
 _API = {
+    "facts": ("kvreg.facts.collection", "collect"),
     "pull": ("kvreg.api", "pull"),
     "resolve": ("kvreg.api", "resolve"),
     "runtime": ("kvreg.api", "runtime"),
@@ -37,10 +42,16 @@ _Module = type(sys)
 def __getattr__(name: str) -> object:
     if name not in _API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = _function(name)
+    # Where a submodule bears the name, it is that: `kvreg.facts.HostFacts` works from the start.
+    return globals().get(name, function)
+
+
+def _function(name: str) -> "Callable[..., object]":
     import importlib
 
     module, attribute = _API[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
 
 
 def __dir__() -> list[str]:
@@ -51,8 +62,7 @@ class _CallableModule(_Module):
     """A submodule that bears the name of a function, such as `kvreg.pull`: calls that."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        function = __getattr__(self.__name__.rpartition(".")[2])
-        return function(*args, **kwargs)  # type: ignore[operator]
+        return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class _Package(_Module):

@@ -1,35 +1,45 @@
 """Pulling a runtime: find, fetch, verify, stage, and make it appear with one rename."""
 
-import ctypes
-import os
-import shutil
+import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from kvreg import __version__
 from kvreg.artifact import Artifact, WheelLayer, find_artifact, wheel_layers
-from kvreg.blobs import BlobStore
-from kvreg.errors import KvregError, VerificationError
+from kvreg.blobs import BlobStore, StaleBytesError, Transfer
+from kvreg.durability import appear, is_settled, remove, settle
+from kvreg.errors import ContractError, KvregError, StorageError, VerificationError
 from kvreg.home import Home
-from kvreg.integrity import check_runtime
+from kvreg.integrity import check_runtime, expected_rows
 from kvreg.model.digest import parse_digest
-from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE
+from kvreg.model.oci import ANNOTATION_UNPACKED_SIZE, Descriptor
 from kvreg.model.profile import Profile, profile_from_canonical
 from kvreg.overlay import OverlayEntry, check_wheels, lock_descriptor
 from kvreg.publickey import PublicKey
-from kvreg.runtime import OVERLAY, OVERLAY_LOCK, SITE, Runtime, WheelEntry, read_runtime
+from kvreg.runtime import (
+    OVERLAY,
+    OVERLAY_LOCK,
+    SITE,
+    Runtime,
+    WheelEntry,
+    read_runtime,
+    readable_runtimes,
+)
 from kvreg.settings import is_trusted
 from kvreg.signatures import Signature, require_signature
 from kvreg.sources import Source
+from kvreg.transfer.blob import Cancelled
 from kvreg.wheel.archive import WheelArchive
+from kvreg.wheel.plan import WheelPlan, check_together, plan_wheel
+from kvreg.wheel.reuse import EarlierFiles
 from kvreg.wheel.scripts import interpreter_for
-from kvreg.wheel.staging import Staged, WheelPlan, check_together, plan_wheel, stage
+from kvreg.wheel.staging import Staged, Unpacked, stage_all
 
-_UNPACKED_LIMIT = 1 << 40
+_LONGEST_SIZE = 14
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # File system overhead of many small files, per file.
 _BLOCK = 4096
 
@@ -55,18 +65,36 @@ class Reporter:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a pull did: bytes `received` over the network and `reused` from earlier runtimes, and
+    the library and the number of threads that unpacked the others."""
+
+    received: int
+    reused: int
+    inflate: str
+    inflate_version: str
+    workers: int
+
+
+@dataclass(frozen=True)
 class Pulled:
-    """A runtime that is staged now; `staged` is False when it already was, and verified."""
+    """A runtime that is staged now; `work` is None when it already was, and verified."""
 
     runtime: Runtime
-    staged: bool
+    work: Work | None
+
+    @property
+    def staged(self) -> bool:
+        """Whether this pull staged it."""
+        return self.work is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of ``runtime.json``, the folder, and whether this pull staged it."""
+        """The content of ``runtime.json``, the folder, and what this pull did."""
         return {
             **self.runtime.to_dict(),
             "folder": str(self.runtime.folder),
             "staged": self.staged,
+            "work": asdict(self.work) if self.work is not None else None,
         }
 
 
@@ -96,7 +124,7 @@ def pull(
         existing = _existing(home, profile_digest, reporter)
         trusted = existing is not None and (not keys or is_trusted(existing, keys))
         if existing is not None and trusted and target in (None, existing.manifest_digest):
-            return Pulled(existing, staged=False)
+            return Pulled(existing, None)
         source = open_source()
         artifact = find_artifact(source, profile_digest, profile_name)
         signature = None
@@ -104,8 +132,8 @@ def pull(
             location = str(source.reference.with_target())
             signature = require_signature(source, artifact.digest, keys, location)
         if existing is not None and existing.manifest_digest == artifact.digest:
-            return Pulled(existing.signed(signature) if signature else existing, staged=False)
-        return Pulled(_make(source, artifact, signature, home, reporter), staged=True)
+            return Pulled(existing.signed(signature) if signature else existing, None)
+        return _make(source, artifact, signature, home, reporter)
 
 
 def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | None:
@@ -114,7 +142,8 @@ def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | 
     if not folder.exists():
         return None
     try:
-        report = check_runtime(read_runtime(folder), quick=True)
+        settled = is_settled(folder)
+        report = check_runtime(read_runtime(folder), quick=settled)
     except KvregError as error:
         reporter.note(f"{error.what}; staging it again")
         return None
@@ -122,6 +151,8 @@ def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | 
         count = len(report.missing) + len(report.changed)
         reporter.note(f"the staged runtime has {count} missing or changed files; staging it again")
         return None
+    if not settled:
+        settle(folder)
     return report.runtime
 
 
@@ -131,49 +162,35 @@ def _make(
     signature: Signature | None,
     home: Home,
     reporter: Reporter,
-) -> Runtime:
-    blobs = BlobStore(home)
-    config = blobs.fetch(source, artifact.manifest.config, lambda count: None)
-    profile = profile_from_canonical(config.read_bytes())
-    if profile.digest != artifact.manifest.config.digest:
-        raise VerificationError("the profile of the artifact changed while it was read")
+) -> Pulled:
+    # A profile is small and not kept: nothing is written before there is known to be room.
+    profile = profile_from_canonical(source.read_small(artifact.manifest.config))
     layers = wheel_layers(artifact, profile)
-    lock = _overlay_lock(source, artifact, profile, layers, blobs)
-    needed = sum(blobs.missing_bytes(source, layer.descriptor) for layer in layers)
-    home.require_space(needed + _claimed_unpacked(layers), "for the artifact")
-    with ExitStack() as stack:
-        plans = []
-        for layer in layers:
-            with reporter.progress(layer.descriptor.size, f"fetch {layer.name.filename}") as update:
-                path = blobs.fetch(source, layer.descriptor, update)
-            archive = stack.enter_context(WheelArchive(path, layer.name))
-            plans.append(plan_wheel(archive, requested=layer.role != "overlay"))
-        check_together(plans)
-        unpacked = sum(plan.archive.unpacked_size for plan in plans)
-        count = sum(len(plan.placements) for plan in plans)
-        home.require_space(unpacked + count * _BLOCK, "to unpack the runtime")
-        folder = home.staging(profile.digest)
-        _remove(folder)
+    lock = _overlay_lock(source, artifact, profile, layers)
+    making = _Making(artifact, signature, profile, layers, lock, home, reporter)
+    try:
         try:
-            if lock is not None:
-                folder.mkdir(parents=True)
-                (folder / OVERLAY_LOCK).write_bytes(lock)
-            return _stage(artifact, signature, profile, layers, plans, home, reporter)
-        finally:
-            # Gone already when it was renamed; after a failure nothing is left.
-            _remove(folder)
+            return making.run(source)
+        except StaleBytesError as error:
+            reporter.note(f"{error.what}, of what was kept from earlier; fetching it again")
+            return making.run(source)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise StorageError(
+            f"the disk of {home.root} is full",
+            found=error.strerror,
+            remedy="free some space, or choose a home on another file system with --home,"
+            " and try again: what was received is kept",
+        ) from error
 
 
 def _overlay_lock(
-    source: Source,
-    artifact: Artifact,
-    profile: Profile,
-    layers: Sequence[WheelLayer],
-    blobs: BlobStore,
+    source: Source, artifact: Artifact, profile: Profile, layers: Sequence[WheelLayer]
 ) -> bytes | None:
     """The overlay lock of the profile; before any wheel is fetched they are compared with it."""
     descriptor = lock_descriptor(artifact.manifest, profile)
-    lock = descriptor and blobs.fetch(source, descriptor, lambda count: None).read_bytes()
+    lock = source.read_small(descriptor) if descriptor is not None else None
     wheels = [
         OverlayEntry(layer.name.name, layer.name.version, parse_digest(layer.descriptor.digest))
         for layer in layers
@@ -183,42 +200,106 @@ def _overlay_lock(
     return lock
 
 
-def _stage(
-    artifact: Artifact,
-    signature: Signature | None,
-    profile: Profile,
-    layers: Sequence[WheelLayer],
-    plans: Sequence[WheelPlan],
-    home: Home,
-    reporter: Reporter,
-) -> Runtime:
-    folder = home.staging(profile.digest)
-    interpreter = interpreter_for(profile.host.python_tag.validated)
-    staged: list[Staged] = []
-    for layer, plan in zip(layers, plans, strict=True):
-        place = folder / (OVERLAY if layer.role == "overlay" else SITE)
-        place.mkdir(parents=True, exist_ok=True)
-        size = plan.archive.unpacked_size
-        with reporter.progress(size, f"stage {plan.archive.name.filename}") as update:
-            staged.append(stage(plan, place, interpreter, update))
-    sizes = [size for item in staged for size in item.sizes.values()]
-    runtime = Runtime(
-        folder=folder,
-        profile_name=profile.name,
-        profile_digest=profile.digest,
-        manifest_digest=artifact.digest,
-        reference=str(artifact.reference),
-        wheels=tuple(map(_entry, layers, staged)),
-        files=len(sizes),
-        bytes=sum(sizes),
-        annotations=dict(artifact.manifest.annotations),
-        kvreg_version=__version__,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        signature=signature,
-    )
-    runtime.write(profile)
-    _sync(folder)
-    return read_runtime(_appear(folder, home.runtime(profile.digest)))
+@dataclass(frozen=True)
+class _Making:
+    """One runtime that is being made."""
+
+    artifact: Artifact
+    signature: Signature | None
+    profile: Profile
+    layers: tuple[WheelLayer, ...]
+    overlay_lock: bytes | None
+    home: Home
+    reporter: Reporter
+
+    def run(self, source: Source) -> Pulled:
+        """Receive, unpack and verify at once; then let the runtime appear."""
+        blobs = BlobStore(self.home)
+        descriptors = [layer.descriptor for layer in self.layers]
+        missing = sum(blobs.missing_bytes(source, descriptor) for descriptor in descriptors)
+        claims = [_claimed_unpacked(layer) for layer in self.layers]
+        self.home.require_space(missing + sum(claim or 0 for claim in claims), "for the artifact")
+        folder = self.home.staging(self.profile.digest)
+        remove(folder)
+        with ExitStack() as stack:
+            # Gone already when it was renamed; after a failure nothing is left.
+            stack.callback(remove, folder)
+            fetched = stack.enter_context(self._progress(source, descriptors))
+            transfer = stack.enter_context(blobs.transfer(source, descriptors, fetched))
+            try:
+                plans = self._plan(transfer, claims, stack)
+                unpacked = self._unpack(plans)
+            except (VerificationError, ContractError):
+                # Where a blob is not what it should be, that is the cause, and what is said.
+                with suppress(Cancelled):
+                    transfer.finish()
+                raise
+            transfer.finish()
+            work = Work(
+                transfer.received,
+                unpacked.reused,
+                unpacked.inflate.name,
+                unpacked.inflate.version,
+                unpacked.workers,
+            )
+            if self.overlay_lock is not None:
+                (folder / OVERLAY_LOCK).write_bytes(self.overlay_lock)
+            self._runtime(unpacked.staged).write(self.profile)
+            final = appear(folder, self.home.runtime(self.profile.digest))
+        return Pulled(read_runtime(final), work)
+
+    def _progress(
+        self, source: Source, descriptors: Sequence[Descriptor]
+    ) -> AbstractContextManager[Callable[[int], object]]:
+        if all(source.local_path(descriptor) is not None for descriptor in descriptors):
+            return nullcontext(lambda count: None)
+        size = sum(descriptor.size for descriptor in descriptors)
+        return self.reporter.progress(size, f"fetch {self.profile.name}")
+
+    def _plan(
+        self, transfer: Transfer, claims: Sequence[int | None], stack: ExitStack
+    ) -> list[WheelPlan]:
+        """Decide everything that will be written, from the ends of the wheels."""
+        plans = []
+        for blob, layer, claim in zip(transfer.blobs, self.layers, claims, strict=True):
+            archive = stack.enter_context(WheelArchive(blob, layer.name, declared=claim))
+            plans.append(plan_wheel(archive, requested=layer.role != "overlay"))
+        check_together(plans)
+        size = sum(plan.archive.unpacked_size for plan in plans)
+        count = sum(len(plan.placements) for plan in plans)
+        self.home.require_space(size + count * _BLOCK, "to unpack the runtime")
+        return plans
+
+    def _unpack(self, plans: Sequence[WheelPlan]) -> Unpacked:
+        folder = self.home.staging(self.profile.digest)
+        places = [folder / (OVERLAY if x.role == "overlay" else SITE) for x in self.layers]
+        for place in places:
+            place.mkdir(parents=True, exist_ok=True)
+        size = sum(plan.archive.unpacked_size for plan in plans)
+        with self.reporter.progress(size, f"stage {self.profile.name}") as update:
+            return stage_all(
+                list(zip(plans, places, strict=True)),
+                interpreter_for(self.profile.host.python_tag.validated),
+                progress=update,
+                earlier=_earlier(self.home),
+            )
+
+    def _runtime(self, staged: Sequence[Staged]) -> Runtime:
+        sizes = [size for item in staged for size in item.sizes.values()]
+        return Runtime(
+            folder=self.home.staging(self.profile.digest),
+            profile_name=self.profile.name,
+            profile_digest=self.profile.digest,
+            manifest_digest=self.artifact.digest,
+            reference=str(self.artifact.reference),
+            wheels=tuple(map(_entry, self.layers, staged)),
+            files=len(sizes),
+            bytes=sum(sizes),
+            annotations=dict(self.artifact.manifest.annotations),
+            kvreg_version=__version__,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            signature=self.signature,
+        )
 
 
 def _entry(layer: WheelLayer, staged: Staged) -> WheelEntry:
@@ -233,45 +314,18 @@ def _entry(layer: WheelLayer, staged: Staged) -> WheelEntry:
     )
 
 
-def _appear(folder: Path, final: Path) -> Path:
-    """Rename a finished runtime to its final name, a damaged one of that name out of the way."""
-    old = final.with_name(f".old-{final.name}")
-    _remove(old)
-    if final.exists():
-        final.rename(old)
-    folder.rename(final)
-    _fsync_directory(final.parent)
-    _remove(old)
-    return final
+def _earlier(home: Home) -> EarlierFiles:
+    """The files of all runtimes in the home, damaged ones' too: each is hashed before its use."""
+    found = []
+    for runtime in readable_runtimes(home):
+        # One whose records were changed says nothing that could be relied on.
+        with suppress(KvregError, OSError):
+            found.append((runtime.site, expected_rows(runtime)))
+    return EarlierFiles.of(found)
 
 
-def _claimed_unpacked(layers: Sequence[WheelLayer]) -> int:
-    """What the publisher says that the wheels unpack to: a hint, checked exactly later."""
-    claims = [layer.descriptor.annotations.get(ANNOTATION_UNPACKED_SIZE, "") for layer in layers]
-    numbers = [int(text) for text in claims if text.isascii() and text.isdigit() and len(text) < 14]
-    return min(sum(numbers), _UNPACKED_LIMIT)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
-def _sync(folder: Path) -> None:
-    """Bring everything below `folder` to the disk before its name says that it is complete."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        # One call for the file system instead of one for each of thousands of files.
-        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-        if syncfs is None or syncfs(handle) != 0:
-            os.sync()
-    finally:
-        os.close(handle)
-
-
-def _fsync_directory(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _claimed_unpacked(layer: WheelLayer) -> int | None:
+    """What the publisher says that a wheel unpacks to at most, if anything."""
+    text = layer.descriptor.annotations.get(ANNOTATION_UNPACKED_SIZE, "")
+    is_count = text.isascii() and text.isdigit() and len(text) < _LONGEST_SIZE
+    return int(text) if is_count else None
