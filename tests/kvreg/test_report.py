@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -395,12 +394,3 @@ def test_the_help_of_both_commands_has_examples():
     for argv in (["sweep", "report"], ["nccl"], ["nccl", "fit"]):
         text = CliRunner().invoke(main, [*argv, "--help"]).stdout
         assert "Examples:\n" in text and "kvreg " in text
-
-
-def test_assets_are_in_the_wheel():
-    from importlib import resources
-
-    folder = resources.files("kvreg.report").joinpath("page")
-    names = {item.name for item in folder.iterdir()}
-    assert {"page.html", "base.css", "panel.js"} <= names
-    assert Path(str(folder)).is_dir()
