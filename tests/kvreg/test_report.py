@@ -30,7 +30,7 @@ from kvreg.report.wording import answer, headline, limitations
 from kvreg.sweep.plan import load_plan
 from tests.support.communication import simulate
 from tests.support.demonstration import BOUNDARY_MIB, demonstration_rows
-from tests.support.studies import cell, m4_answers, study
+from tests.support.studies import cell, m2_rows, m4_answers, study
 from tests.support.sweeps import ARTIFACT, FACTS, write_sweep
 
 SMALL = Design(payloads=(1024, 65536, 4 * 2**20), repetitions=3, collectives=5)
@@ -144,6 +144,15 @@ def test_holm_changes_are_named():
     assert "Holm-corrected: none" in page(evidence_of(rows))
 
 
+def test_one_server_a_cell_shows_a_pattern_and_no_verdict():
+    evidence = evidence_of(m2_rows())
+    assert headline(evidence).startswith("No verdict on TP2 against TP1")
+    text = page(evidence)
+    assert "not estimable" in text and "by means alone: from 16" in text
+    said = " ".join(limitations(evidence))
+    assert "no basis for an inference" in said and "Holm" not in said
+
+
 def test_within_server_results_claim_nothing():
     rows = tuple(study({1: {1: [1.0, 2], 2: [3.0, 4]}, 4: {1: [1.0, 2], 2: [3.0, 4]}}))
     table = CellTable(rows, {"source": "rows"}, "within-server, descriptive")
@@ -151,8 +160,8 @@ def test_within_server_results_claim_nothing():
     text = page(evidence)
     assert "no intervals and no crossovers" in text and "pays from" not in text
     assert "descriptive.csv" in tables(evidence)
-    assert {name for name, _ in figures(evidence)} >= {"throughput.svg"}
-    assert "crossovers.svg" not in {name for name, _ in figures(evidence)}
+    drawn = {name for name, _ in figures(evidence)}
+    assert "throughput.svg" in drawn and "crossovers.svg" not in drawn
 
 
 # -- tables and figures ------------------------------------------------------------------------

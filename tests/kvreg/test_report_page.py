@@ -211,6 +211,7 @@ def test_the_table_filters(opened):
 
 def test_cells_are_all_there(opened):
     opened.page.locator("#cells summary").click()
+    opened.page.locator("#cells-table tbody tr").first.wait_for()
     assert len(opened.rows("cells")) == 720
     opened.page.locator("#cells-table select[data-filter=state]").select_option("RESOURCE_GATED")
     assert len(opened.rows("cells")) == 5

@@ -37,6 +37,11 @@ def _verdict_table(
             marks.setdefault(key, []).append((point["concurrency"], said))
     about = analysis["metrics"][metric]
     effects = effects_of(analysis, pair, metric)
+    by_means = {
+        (entry["model"], entry["workload"]): entry["descriptive_crossover"]
+        for entry in analysis["descriptive"]
+        if entry["metric"] == metric and _same_pair(entry, pair)
+    }
     rows = [
         element(
             "tr",
@@ -47,6 +52,7 @@ def _verdict_table(
                     found.get((model, name)),
                     sorted(marks.get((model, name), [])),
                     effects.get((model, name), {}),
+                    by_means.get((model, name)),
                     model,
                     name,
                 )
@@ -88,6 +94,7 @@ def _verdict_cell(
     found: Data | None,
     marks: list[tuple[int, str]],
     effects: Mapping[int, float | None],
+    by_means: int | str | None,
     model: str,
     workload: str,
 ) -> Markup:
@@ -96,7 +103,7 @@ def _verdict_cell(
         return element(
             "td", {"class": "answer unknown", "data-shape": workload.replace("_", " ")}, text
         )
-    said = answer(found, effects)
+    said = answer(found, effects, by_means)
     corrected = found["holm_first_sustained_favorable"]
     holm = None
     if corrected != found["first_sustained_favorable"]:

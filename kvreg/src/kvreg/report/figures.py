@@ -109,7 +109,9 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
                     and "RESOURCE_GATED" not in arm["states"].values()
                 ]
                 if found:
-                    handles[f"TP{tp}"] = _arm_curve(axes, found, metric, index)
+                    handles[f"TP{tp}"] = _arm_curve(
+                        axes, found, metric, index, intervals=analysis["label"] is None
+                    )
             gated_levels(axes, _gated(analysis, model, workload))
             _crossover_line(axes, analysis, model, workload, metric)
             concurrency_axis(axes, levels)
@@ -124,11 +126,11 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
     return figure
 
 
-def _arm_curve(axes: Any, arms: list[Data], metric: str, index: int) -> Any:
+def _arm_curve(axes: Any, arms: list[Data], metric: str, index: int, *, intervals: bool) -> Any:
     x = [arm["concurrency"] for arm in arms]
     y = [arm["metrics"][metric]["mean"] for arm in arms]
     bounds = [
-        arm["metrics"][metric]["interval"] or [mean, mean]
+        (arm["metrics"][metric]["interval"] if intervals else None) or [mean, mean]
         for arm, mean in zip(arms, y, strict=True)
     ]
     errors = [

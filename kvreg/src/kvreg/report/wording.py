@@ -27,11 +27,13 @@ class Answer:
     small: str
 
 
-def answer(found: Data, effects: Mapping[int, float | None]) -> Answer:
+def answer(
+    found: Data, effects: Mapping[int, float | None], by_means: int | str | None = None
+) -> Answer:
     """What an entry of ``crossovers`` says.
 
     `effects` are the relative differences at the tested concurrencies, None where there is no
-    valid one.
+    valid one; `by_means` is the descriptive crossover, told where nothing can be inferred.
     """
     value, candidate = found["first_sustained_favorable"], found["candidate_tp"]
     if isinstance(value, int):
@@ -51,7 +53,8 @@ def answer(found: Data, effects: Mapping[int, float | None]) -> Answer:
         below = f"; {_effect(effects, max(valid))} below it" if valid else ""
         return Answer(GATED, f"gated at {value.partition('@')[2]}", f"memory boundary{below}")
     if not found["estimable"]:
-        return Answer(UNKNOWN, "not estimable", "fewer than two matched repetitions")
+        pattern = f"; by means alone: from {by_means}" if isinstance(by_means, int) else ""
+        return Answer(UNKNOWN, "not estimable", f"fewer than two matched repetitions{pattern}")
     if found["gated_concurrencies"]:
         return Answer(NEVER, "none", "no sustained gain; some levels gated")
     said = _effect(effects, max(effects, default=0))
@@ -84,10 +87,15 @@ def headline(evidence: Evidence) -> str:
     for found in crossovers:
         counts[answer(found, {}).kind] += 1
     pair, total = analysis["pairs"][0], len(crossovers)
-    subjects = "the one combination" if total == 1 else f"{total} combinations"
+    if counts[UNKNOWN] == total:
+        return (
+            f"No verdict on TP{pair['candidate_tp']} against TP{pair['baseline_tp']}:"
+            " there are fewer than two matched repetitions. Means alone are a pattern."
+        )
     said = [
         f"TP{pair['candidate_tp']} beats TP{pair['baseline_tp']} from some concurrency on in"
-        f" {counts[PAYS] or 'none'} of {subjects} of model and token shape",
+        f" {counts[PAYS] or 'none'} of {total} combination{'' if total == 1 else 's'} of model and"
+        " token shape",
         f"{counts[NEVER]} {_verb(counts[NEVER], 'show')} no sustained gain",
         f"{counts[GATED]} {_verb(counts[GATED], 'meet')} the memory boundary",
         f"{counts[UNKNOWN]} could not be judged",
@@ -155,6 +163,9 @@ def _inference(evidence: Evidence) -> Iterator[str]:
     top = [_subject(found) for found in analysis["crossovers"] if found["at_top_of_grid"]]
     if top:
         yield f"Favourable at the largest level alone, with nothing above: {'; '.join(top)}."
+    if not any(found["estimable"] for found in analysis["crossovers"]):
+        yield "One server for each cell shows a pattern; it is no basis for an inference."
+        return
     changed = [
         _subject(found)
         for found in analysis["crossovers"]

@@ -34,13 +34,15 @@ function drawCurves() {
   const difference = STATE.view === "difference";
   byId("curve-about").textContent = difference
     ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level}% interval that the verdicts are read from.`
-    : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
+    : ANALYSIS.label
+      ? `Mean ${metric.label} of each degree (${ANALYSIS.label}; ${metric.better} is better). There are no intervals: repetitions inside one server are no replications.`
+      : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
   modelRows(byId("curve-panels"), (model, workload) => (difference ? differencePanel : valuePanel)(model, workload, metric));
   byId("curve-legend").replaceChildren();
   if (!difference) {
     fill(byId("curve-legend"), legend(byId("curve-panels"), ANALYSIS.design.tp.map((tp, index) => ({id: `tp${tp}`, label: `TP${tp}`, index}))));
   }
-  fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
+  if (!ANALYSIS.label) fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
 }
 
 function frame(model, workload, metricName) {
@@ -66,7 +68,8 @@ function valuePanel(model, workload, metric) {
     id: `tp${tp}`, index, curve: true, band: true,
     points: armsOf(model, workload).filter((arm) => arm.tp === tp && arm.metrics[STATE.metric] && !isGated(arm)).map((arm) => {
       const found = arm.metrics[STATE.metric];
-      return {x: arm.concurrency, y: found.mean, low: found.interval && Math.max(0, found.interval[0]), high: found.interval && found.interval[1]};
+      const bounds = ANALYSIS.label ? null : found.interval; // repetitions inside one server have none
+      return {x: arm.concurrency, y: found.mean, low: bounds && Math.max(0, bounds[0]), high: bounds && bounds[1]};
     }),
   }));
   return panel({...frame(model, workload, STATE.metric), y: {kind: "linear", unit: metric.unit, zero: true}, series});
@@ -105,7 +108,7 @@ function comparisonTip(model, workload, level, metricName) {
   const rows = armsOf(model, workload).filter((arm) => arm.concurrency === level).map((arm) => {
     const found = arm.metrics[metricName];
     const gated = Object.values(arm.states).filter((state) => state === "RESOURCE_GATED").length;
-    return [`TP${arm.tp}`, gated ? `gated in ${gated} of ${Object.keys(arm.states).length}` : found ? `${interval(found.mean, found.interval)} ${metric.unit}` : "not measured"];
+    return [`TP${arm.tp}`, gated ? `gated in ${gated} of ${Object.keys(arm.states).length}` : found ? `${interval(found.mean, ANALYSIS.label ? null : found.interval)} ${metric.unit}` : "not measured"];
   });
   const point = pointsOf(model, workload).find((one) => one.concurrency === level);
   const found = point && point.metrics[metricName];

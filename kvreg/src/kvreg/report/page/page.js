@@ -33,7 +33,7 @@ function start() {
   if (matchMedia("(max-width: 760px)").matches) STATE.model = ANALYSIS.design.models[0];
   document.querySelectorAll(".scripted").forEach((part) => { part.hidden = false; });
   themeButton();
-  if (ANALYSIS.label) byId("verdict-controls").hidden = true;
+  if (ANALYSIS.label) document.querySelectorAll("#verdict-controls, #verdicts .legend").forEach((part) => { part.hidden = true; });
   else verdictTables();
 
   fill(byId("curve-controls"), pairChoice(), metricChoice(),
@@ -61,7 +61,8 @@ function start() {
 
   const redrawComparisons = comparisonTable();
   onState(redrawComparisons);
-  cellTable()();
+  // Hundreds of rows: made when somebody wants to see them.
+  document.querySelector("#cells details").addEventListener("toggle", () => cellTable()(), {once: true});
 }
 
 start();
