@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from builder.audit.devicecode import check_cubin, cubin_architecture, unpack
+from builder.fatbin_payload import check_cubin, cubin_architecture, unpack
 from builder.audit.elf import ELF_MAGIC, ElfError, ElfFacts, read_elf
-from builder.audit.fatbin import (
+from builder.fatbin import (
     MAGIC_BYTES,
     Buffer,
     Entry,

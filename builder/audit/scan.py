@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder.audit.fatbin import Buffer
+from builder.fatbin import Buffer
 from builder.audit.policy import Policy
 
 _CHUNK = 4 << 20
