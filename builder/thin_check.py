@@ -59,9 +59,7 @@ def _sections(before: Layout, after: Layout, old: Buffer, new: Buffer) -> Iterat
             section
         ):
             yield f"the table's row of section {section.label} changed"
-        elif not code and not _equal(
-            old, section.offset, new, found.offset, section.stored
-        ):
+        elif not code and not _equal(old, section.offset, new, found.offset, section.stored):
             yield f"the bytes of section {section.label} changed"
     for section in after.sections[count:]:
         if not any(_inside(section, item) and section.label == item.label for item in coded):
