@@ -18,9 +18,10 @@ from kvreg.model.oci import Descriptor
 from kvreg.sources import Source
 from kvreg.transfer.blob import Arrivals, Blob, Progress
 from kvreg.transfer.checking import Checking
-from kvreg.transfer.download import CONNECTIONS, Download, blob_name, wrong_size
+from kvreg.transfer.download import Download, blob_name, wrong_size
 from kvreg.transfer.journal import Journal, discard, journal_path, recover
 from kvreg.transfer.ranges import RangeSet
+from kvreg.transfer.schedule import DEFAULT_RANGES, RangePolicy
 
 
 class StaleBytesError(VerificationError):
@@ -84,7 +85,7 @@ class BlobStore:
     home: Home
     stalls: int = 5
     sleep: Callable[[float], None] = time.sleep
-    connections: int = CONNECTIONS
+    ranges: RangePolicy = DEFAULT_RANGES
 
     def fetch(self, source: Source, descriptor: Descriptor, progress: Progress) -> Path:
         """The path of a file that holds exactly the blob; `progress` gets counts of bytes.
@@ -137,7 +138,7 @@ class BlobStore:
                         source,
                         blobs,
                         arrivals,
-                        connections=self.connections,
+                        policy=self.ranges,
                         stalls=self.stalls,
                         sleep=self.sleep,
                     )

@@ -64,8 +64,8 @@ def check_runtime(
     runtime.profile()
     expected = expected_rows(runtime)
     found = {
-        f"{_prefix(place, runtime)}{path}": status
-        for place in runtime.places
+        f"{prefix}{path}": status
+        for place, prefix in ((place, _prefix(place, runtime)) for place in runtime.places)
         for path, status in _walk(place)
     }
     likely, changed = [], []
