@@ -416,3 +416,23 @@ def test_the_start_up_file_needs_nothing_of_the_client(home, runtime, tmp_path):
     assert ended.stdout.split() == [str(runtime.site / "demo_pkg/__init__.py"), "False"]
     assert ended.stderr == ""
     shutil.rmtree(bare)
+
+
+def test_what_of_the_host_would_see_another_version_is_listed(host, home, runtime):
+    packages = next((host / "lib").glob("python3*/site-packages"))
+    for name, requires in (("happy", "shadowed>=1"), ("broken", "shadowed<2"), ("other", "lonely")):
+        info = packages / f"{name}-1.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\nRequires-Dist: {requires}\n"
+        text += "Requires-Dist: shadowed<1; extra == 'never'\nRequires-Dist: not a requirement\n"
+        (info / "METADATA").write_text(text)
+    kvreg = [host / "bin/python", "-m", "kvreg", "env", "demo", "--home", home, "--affected"]
+    lines = subprocess.run(kvreg, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == [
+        "broken 1 needs shadowed<2: the host has 1, it would get 2: NOT satisfied",
+        "happy 1 needs shadowed>=1: the host has 1, it would get 2: satisfied",
+    ]
+    rows = json.loads(
+        subprocess.run([*kvreg, "--json"], capture_output=True, text=True, check=True).stdout
+    )
+    assert [row["package"] for row in rows] == ["broken", "happy"]
