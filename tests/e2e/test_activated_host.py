@@ -22,6 +22,7 @@ from kvreg.model.protected import is_protected
 from kvreg.overlay import parse_lock
 from tests.e2e.conftest import ROOT
 from tests.e2e.test_vllm_runtime import driver, engine, environments, make_environment, uv
+from tests.support.notebooks import execute
 from tests.support.toolchain import toolchain_image
 
 __all__ = ["driver", "engine", "environments", "toolchain_image"]
@@ -30,13 +31,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.timeout(3600)]
 
 PROFILE = "t4x2-cu128"
 FOLDER = ROOT / "profiles" / PROFILE
+QUICKSTART = ROOT / "docs/notebooks/quickstart.ipynb"
+REGISTRY = os.environ.get("KVREG_TEST_REGISTRY", f"oci-layout:{ROOT / 'dist' / 'registry'}")
 PLUGIN = Path(__file__).parent / "t4_platform"
 
 # Where modules come from, with what vLLM's processes do to find out: spawn, subprocess, script.
 ORIGINS = """\
 import importlib.metadata, json, multiprocessing, subprocess, sys
 NAMES = ("transformers", "huggingface_hub", "numba", "openai", "lark", "setuptools", "torch",
-         "numpy", "tokenizers", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc",
+         "numpy", "tokenizers", "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.grpc",
          "distutils.core")
 DISTRIBUTIONS = ("vllm", "transformers", "torch")
 
@@ -137,8 +140,7 @@ def before(host) -> str:
 @pytest.fixture(scope="module")
 def pulled(host, before) -> Host:
     """The host with the runtime pulled and staged by its own kvreg."""
-    registry = os.environ.get("KVREG_TEST_REGISTRY", f"oci-layout:{ROOT / 'dist' / 'registry'}")
-    host.kvreg("pull", PROFILE, "--registry", registry)
+    host.kvreg("pull", PROFILE, "--registry", REGISTRY)
     return host
 
 
@@ -152,7 +154,7 @@ def test_everything_sees_the_same(pulled, tmp_path):
                "opentelemetry.exporter.otlp.proto.grpc", "distutils.core")  # fmt: skip
     for name in overlay:
         assert kernel[name].startswith(f"{runtime}/overlay/"), name
-    for name in ("torch", "numpy", "tokenizers", "opentelemetry.sdk"):
+    for name in ("torch", "numpy", "tokenizers", "opentelemetry.sdk.trace"):
         assert kernel[name].startswith(f"{pulled.folder}/lib/"), name
     assert kernel["vllm"].startswith(f"{runtime}/site/")
     assert kernel["versions"]["transformers"].startswith("4.")
@@ -185,6 +187,23 @@ def test_an_uncached_start_compiles_only_the_runtime(pulled):
     print(f"import vllm, compiled files at hand: {time.monotonic() - began:.1f} s")
     packages = {path.parts[-3] for path in (pulled.home / "pycache").rglob("*.pyc")}
     assert "torch" not in packages
+
+
+def test_the_quick_start_runs_on_it(pulled, tmp_path):
+    """All of it that needs no GPU; it finds the runtime staged."""
+    unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "KVREG_PROFILES")
+    values = {key: value for key, value in os.environ.items() if key not in unset}
+    values |= {
+        "PATH": f"{pulled.folder}/bin{os.pathsep}{os.environ['PATH']}",
+        "KVREG_HOME": str(pulled.home),
+        "KVREG_REGISTRY": REGISTRY,
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    cells = execute(QUICKSTART, values, tmp_path, python=pulled.python, timeout=900)
+    printed = "\n".join(cells.values())
+    assert "native   vllm 0.18.1+cu128.sm75" in printed
+    assert "overlay  transformers 4.57.6" in printed
+    assert "48 packages of the runtime, the same in the kernel and in its children" in printed
 
 
 def test_host_and_runtime_are_as_they_were(pulled, before):
