@@ -42,6 +42,10 @@ COMMANDS = {
         "kvreg.commands.completion",
         "Print what makes a shell complete kvreg's commands, options and profiles.",
     ),
+    "capacity": Entry(
+        "kvreg.commands.capacity",
+        "Say what a model's weights and KV cache take at each TP degree, and what fits.",
+    ),
     "advise": Entry(
         "kvreg.commands.advise",
         "Say which TP degree measured evidence speaks for, and why: capacity or performance.",
