@@ -65,13 +65,20 @@ class FaultyRegistry(ThreadingHTTPServer):
         """The paths of all requests of a kind so far."""
         return [path for path, _ in self.requests if f"/{kind}/" in path]
 
+    def digest(self, name: str) -> str | None:
+        """The digest that a tag or digest means."""
+        if name.startswith("sha256:"):
+            return name
+        found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
+        return found.digest if found else None
+
     def content(self, kind: str, name: str) -> bytes | None:
         """What the layout has under a digest or tag."""
-        if not name.startswith("sha256:"):
-            found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
-            name = found.digest if found else ""
-        path = self.layout / "blobs/sha256" / name.removeprefix("sha256:")
-        return path.read_bytes() if name and path.is_file() else None
+        digest = self.digest(name)
+        if digest is None:
+            return None
+        path = self.layout / "blobs/sha256" / digest.removeprefix("sha256:")
+        return path.read_bytes() if path.is_file() else None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -108,8 +115,11 @@ class Handler(BaseHTTPRequestHandler):
         if queue:
             queue.popleft()(self, content, start)
         else:
-            kind = MEDIA_TYPE_MANIFEST if match[1] == "manifests" else None
-            self.serve(content, start, kind, self.stop)
+            is_manifest = match[1] == "manifests"
+            # What was asked for, not what is sent: as a registry does that is itself deceived.
+            digest = self.server.digest(match[2]) if is_manifest else None
+            kind = MEDIA_TYPE_MANIFEST if is_manifest else None
+            self.serve(content, start, kind, self.stop, digest)
 
     def do_POST(self) -> None:
         """A token for a refresh token."""
@@ -128,12 +138,19 @@ class Handler(BaseHTTPRequestHandler):
         self.server.count(self.path, len(body))
 
     def serve(
-        self, content: bytes, start: int, media_type: str | None = None, stop: int | None = None
+        self,
+        content: bytes,
+        start: int,
+        media_type: str | None = None,
+        stop: int | None = None,
+        digest: str | None = None,
     ) -> None:
         """Send content from `start` on (up to `stop`), as it should be."""
         stop = len(content) if stop is None else min(stop, len(content))
         part = start > 0 or stop < len(content)
         headers = {"Content-Type": media_type or "application/octet-stream"}
+        if digest is not None:
+            headers["Docker-Content-Digest"] = digest
         if part:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
         self.answer(206 if part else 200, content[start:stop], headers)

@@ -42,6 +42,7 @@ from kvreg.wheel.plan import WheelPlan, check_together, plan_wheel
 from kvreg.wheel.reuse import EarlierFiles
 from kvreg.wheel.scripts import interpreter_for
 from kvreg.wheel.staging import Staged, Unpacked, stage_all
+from kvreg.wheel.tags import check_interpreter
 
 _LONGEST_SIZE = 14
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -55,15 +56,21 @@ def make(
     signature: Signature | None,
     home: Home,
     reporter: Reporter,
+    *,
+    any_host: bool = False,
 ) -> tuple[Runtime, Work]:
     """Make the runtime of an artifact appear in `home`, in the place of one that is there.
 
-    The caller holds the profile's lock. Raises a `KvregError` of the kind that fits; what was
-    received is kept for the next time, and nothing else.
+    A wheel that this interpreter cannot load is refused, but for `any_host`. The caller holds the
+    profile's lock. Raises a `KvregError` of the kind that fits; what was received is kept for the
+    next time, and nothing else.
     """
     # A profile is small and not kept: nothing is written before there is known to be room.
     profile = profile_from_canonical(source.read_small(artifact.manifest.config))
     layers = wheel_layers(artifact, profile)
+    if not any_host:
+        for layer in layers:
+            check_interpreter(layer.name)
     lock = _overlay_lock(source, artifact, profile, layers)
     making = _Making(artifact, signature, profile, layers, lock, home, reporter)
     try:

@@ -81,6 +81,7 @@ def pull(
     profile_name: str | None = None,
     *,
     keys: tuple[PublicKey, ...] = (),
+    any_host: bool = False,
 ) -> Pulled:
     """Make the runtime of a profile digest available in `home`.
 
@@ -88,7 +89,8 @@ def pull(
     `target` (the tag or digest that the caller's reference names) asks for a certain artifact.
     `profile_name` is for messages alone. With `keys`, one of them must have signed the artifact:
     this is checked before anything of it is fetched, and one that is staged already counts only
-    when it was checked so.
+    when it was checked so. What the Python that runs this cannot load is refused, unless it is
+    for `any_host`.
     Only one process at a time works on a profile; another one waits and then finds it done.
     Raises a `KvregError` of the kind that fits; nothing half-made is left behind.
     """
@@ -110,7 +112,7 @@ def pull(
         # What it takes to make one is not imported to find that it is there.
         from kvreg.making import make
 
-        return Pulled(*make(source, artifact, signature, home, reporter))
+        return Pulled(*make(source, artifact, signature, home, reporter, any_host=any_host))
 
 
 def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | None:

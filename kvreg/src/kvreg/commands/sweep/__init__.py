@@ -29,6 +29,9 @@ COMMANDS = {
         "kvreg.commands.sweep.publish",
         "Pack a sweep and attach it to the exact runtime artifact that it ran.",
     ),
+    "report": Entry(
+        "kvreg.commands.sweep.report", "Write tables, figures and one page that holds everything."
+    ),
 }
 
 
