@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kvreg import durability
-from kvreg.errors import StorageError
+from kvreg.activation import variables
+from kvreg.errors import StorageError, VerificationError
 from kvreg.home import Home
 from kvreg.integrity import check_runtime
 from kvreg.model.digest import sha256_bytes
@@ -175,6 +176,21 @@ def test_after_a_crash_of_the_machine_a_runtime_is_hashed_before_it_counts(
     boot.write_text("three\n")
     assert not published.pull().staged
     assert not list(published.home.runtimes.glob("*/.written-under"))
+
+
+def test_after_a_crash_of_the_machine_a_damaged_runtime_is_not_run(
+    published, monkeypatch, tmp_path
+):
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    monkeypatch.setattr(durability, "_BOOT_ID", boot)
+    runtime = published.pull().runtime
+    boot.write_text("two\n")
+    assert variables(runtime, published.home, {})
+    (runtime.folder / ".written-under").write_text("one")
+    spoil(runtime)
+    with pytest.raises(VerificationError, match="crashed"):
+        variables(runtime, published.home, {})
 
 
 def test_without_a_boot_id_the_disk_is_waited_for(published, monkeypatch):
