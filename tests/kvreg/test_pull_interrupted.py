@@ -63,7 +63,7 @@ def test_killed_in_the_middle_of_a_transfer(large):
         assert pulled.staged
         fetched = server.sent(layer.digest) - before
         # What a connection had received since its last line in the journal is all that is lost.
-        assert before + fetched - layer.size < 2 * (1 << 20) + (1 << 18)
+        assert before + fetched - layer.size < 2 * ((1 << 20) + (1 << 18))
         assert fetched == pulled.work.received
     assert check_runtime(pulled.runtime).ok
     assert not list(large.home.root.glob("blobs/sha256/*.partial*"))
