@@ -25,6 +25,7 @@ from pathlib import Path
 from kvreg import catalogue
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
+from kvreg.integrity import require_settled
 from kvreg.model.digest import parse_digest
 from kvreg.model.profile import Profile
 from kvreg.programs import program_folders
@@ -69,7 +70,9 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
 
     The start-up hook is written into the home if it is not there. A value of the user's wins over
     the profile's setting; whether it is one that the profile denies is `check_environment`'s.
+    Raises `VerificationError` for a runtime that a crash of the machine has damaged.
     """
+    require_settled(runtime)
     profile = runtime.profile()
     places = [str(place) for place in runtime.places]
     python = [str(start_up_folder(home)), *places]
