@@ -3,6 +3,8 @@
 import csv
 import json
 import random
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -59,6 +61,27 @@ def test_the_analysis_finds_exactly_that(swept):
     analysis = analyze(rows_of(swept.out)).to_dict()
     found = {row["workload"]: row["first_sustained_favorable"] for row in analysis["crossovers"]}
     assert found == {"short": 16, "long": "RESOURCE_GATED@16"}
+
+
+def test_the_report_finds_exactly_that(swept):
+    report = swept.root / "report"
+    words = ["kvreg", "sweep", "report", swept.out, "--out", report, "--simulated"]
+    subprocess.run([sys.executable, "-m", *map(str, words)], check=True, capture_output=True)
+    rows = list(csv.DictReader((report / "tables" / "crossovers.csv").open()))
+    found = {
+        row["workload"]: row["first_sustained_favorable"]
+        for row in rows
+        if row["metric"] == "output_tokens_per_s"
+    }
+    assert found == {"short": "16", "long": "RESOURCE_GATED@16"}
+    cells = list(csv.DictReader((report / "tables" / "cells.csv").open()))
+    assert sorted(row["state"] for row in cells if row["state"] != "MEASURED") == [
+        "FAILED",
+        "FAILED",
+        "RESOURCE_GATED",
+    ]
+    page = (report / "index.html").read_text(encoding="utf-8")
+    assert "killed by SIGKILL" in page and "the server hangs" in page
 
 
 @pytest.mark.parametrize("shape", [("short", 32), ("long", 256)])
