@@ -144,7 +144,7 @@ class Layout:
         """The file offsets of loaded bytes, None where no one segment stores all of them."""
         for segment in self.segments:
             first = address - segment.address
-            if segment.type == PT_LOAD and 0 <= first and first + size <= segment.size:
+            if segment.type == PT_LOAD and first >= 0 and first + size <= segment.size:
                 return segment.offset + first, segment.offset + first + size
         return None
 

@@ -95,6 +95,7 @@ def test_holm_keeps_order_and_is_at_most_bonferroni(p_values: dict[int, float]) 
     assert [adjusted[key] for key in ordered] == sorted(adjusted.values())
 
 
+@pytest.mark.filterwarnings("ignore:Precision loss")  # of the oracle's own moments
 @given(st.lists(values, min_size=2, max_size=9), st.lists(values, min_size=2, max_size=9))
 def test_welch_is_that_of_scipy(a: list[float], b: list[float]) -> None:
     spread = max(max(a) - min(a), max(b) - min(b))

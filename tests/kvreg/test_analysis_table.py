@@ -1,12 +1,22 @@
 """Reading cell tables: what is accepted, and what is refused with every fault named."""
 
+import contextlib
 import csv
 import io
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kvreg.analysis.table import COLUMNS, cells_csv, check_rows, read_cells
+from kvreg.analysis.table import (
+    COLUMNS,
+    CellRow,
+    cells_csv,
+    check_rows,
+    parse_cells,
+    read_cells,
+)
 from kvreg.errors import ContractError, NotFoundError
 from tests.support.studies import cell, m4_rows, study
 
@@ -73,6 +83,7 @@ def test_counts_that_a_spreadsheet_wrote(tmp_path: Path) -> None:
         ({"output_tokens_per_s": "nan"}, "output_tokens_per_s is no measurement"),
         ({"output_tokens_per_s": "inf"}, "output_tokens_per_s is no measurement"),
         ({"ttft_ms": "-1"}, "ttft_ms is no measurement"),
+        ({"ttft_ms": "1e300"}, "ttft_ms is no measurement"),
         ({"output_tokens_per_s": "0"}, "output_tokens_per_s is zero"),
         ({"output_tokens_per_s": "fast"}, "output_tokens_per_s is not a number: 'fast'"),
         ({"state": "RESOURCE_GATED"}, "is RESOURCE_GATED with a value"),
@@ -116,7 +127,7 @@ def test_requests_dressed_up_as_repetitions_are_refused(tmp_path: Path, column: 
 def test_repetitions_of_one_server_are_refused(tmp_path: Path) -> None:
     rows = [{**GOOD, "repetition": str(n), "server_id": "4711"} for n in (1, 2)]
     text = refused(write(tmp_path / "cells.csv", *rows, columns=(*COLUMNS, "server_id")))
-    assert "shares server_id 4711" in text
+    assert "shares server_id 4711 with line 2" in text
 
 
 def test_two_shapes_of_one_workload_are_refused(tmp_path: Path) -> None:
@@ -159,6 +170,41 @@ def test_ragged_lines_empty_tables_and_other_encodings(tmp_path: Path) -> None:
 def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         read_cells(tmp_path / "cells.csv")
+
+
+cells_of_rows = st.builds(
+    cell,
+    model=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8),
+    workload=st.just("w"),
+    concurrency=st.integers(1, 10**6),
+    tp=st.integers(1, 64),
+    repetition=st.integers(0, 99),
+    rate=st.one_of(st.none(), st.floats(1e-3, 1e9)),
+    memory=st.one_of(st.none(), st.floats(0, 1e6)),
+)
+
+
+@given(st.lists(cells_of_rows, min_size=1, max_size=8, unique_by=lambda row: row.key))
+def test_any_rows_come_back_bit_by_bit(rows: list[CellRow]) -> None:
+    read = parse_cells(cells_csv(rows).encode(), "cells.csv").rows
+    assert read == tuple(sorted(rows, key=lambda row: row.key))
+
+
+header = ",".join(COLUMNS)
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.text(max_size=200).map(str.encode),
+        st.lists(st.text('01.,"\r\n -naeMDE\0', max_size=60), max_size=5).map(
+            lambda lines: "\n".join([header, *lines]).encode()
+        ),
+    )
+)
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    with contextlib.suppress(ContractError):
+        parse_cells(raw, "cells.csv")
 
 
 def test_rows_from_anywhere_are_checked_alike() -> None:

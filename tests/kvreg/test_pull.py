@@ -224,7 +224,7 @@ def test_blobs_that_are_spoilt_in_the_layout(published, what, change):
     descriptor = manifest.config if what == "config" else manifest.layers[0]
     path = blob_path(published.layout, descriptor.digest)
     path.write_bytes(change(path.read_bytes()))
-    refused(published, VerificationError, "wrong")
+    refused(published, VerificationError, "wrong|does not match its digest")
 
 
 @pytest.mark.parametrize(
@@ -262,28 +262,6 @@ class FakeProfile:
 
     def __init__(self, digest):
         self.digest = digest
-
-
-def test_overlay_wheels_are_staged_beside_the_native_one(published, tmp_path):
-    overlay = write_wheel(tmp_path / "wheels", "extra_pkg", "3", "py3-none-any")
-    wheels = [(published.wheel, "native"), (overlay, "overlay")]
-    (published.layout / "index.json").unlink()
-    write_layout(published.layout, published.profile, wheels)
-    runtime = published.pull().runtime
-    assert {wheel.role for wheel in runtime.wheels} == {"native", "overlay"}
-    assert check_runtime(runtime).ok
-    info = runtime.site / "extra_pkg-3.dist-info"
-    assert not (info / "REQUESTED").exists()
-    assert (info / "INSTALLER").read_text() == "kvreg\n"
-
-
-def test_an_overlay_that_brings_a_host_package(published, tmp_path):
-    overlay = write_wheel(tmp_path / "wheels", "numpy", "3", "py3-none-any")
-    wheels = [(published.wheel, "native"), (overlay, "overlay")]
-    (published.layout / "index.json").unlink()
-    write_layout(published.layout, published.profile, wheels)
-    error = refused(published, ContractError, "shadow")
-    assert error.found == "numpy"
 
 
 def test_other_layers_are_left_alone(published):
@@ -328,7 +306,7 @@ def test_a_disk_that_is_full_in_the_middle(published, monkeypatch):
         return real(site, path, data)
 
     monkeypatch.setattr(staging, "_write", write)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StorageError, match="is full"):
         published.pull()
     assert published.left() == []
 

@@ -16,6 +16,8 @@ from kvreg.errors import NetworkError, VerificationError
 from kvreg.home import Home
 from kvreg.model.oci import MEDIA_TYPE_INDEX, MEDIA_TYPE_MANIFEST, Index
 from kvreg.reference import parse_reference
+
+pytest.importorskip("registry.store", reason="registry signs, and needs 3.11", exc_type=ImportError)
 from registry.copy import copy
 from registry.layout import Layout
 from registry.privatekey import PrivateKey, generate_key

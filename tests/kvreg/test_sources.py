@@ -17,6 +17,7 @@ from kvreg.sources.authentication import parse_challenge
 from kvreg.sources.credentials import Credentials, find_credentials
 from kvreg.sources.remote import RegistrySource
 from kvreg.sources.transport import RetryPolicy, Transport
+from kvreg.transfer.journal import Journal, crc32, journal_path, recover
 from tests.support import faults
 from tests.support.faults import faulty_registry
 from tests.support.layouts import add_blob, blob_path
@@ -39,6 +40,17 @@ class Setting:
         path = self.blobs.fetch(self.source, self.layer, lambda count: None)
         assert path.read_bytes() == self.content
         assert not self.partial.exists()
+
+    def keep(self, data):
+        """As an earlier transfer leaves it that received `data` from the beginning on."""
+        self.partial.parent.mkdir(parents=True)
+        self.partial.write_bytes(data.ljust(self.layer.size, b"\0"))
+        assert not recover(self.partial, self.layer)
+        Journal(self.partial).add(0, len(data), crc32(data))
+
+    def held(self):
+        """The ranges that an earlier transfer left."""
+        return list(recover(self.partial, self.layer))
 
     def nothing_kept(self):
         return not list(self.blobs.home.root.glob("blobs/sha256/*"))
@@ -108,7 +120,8 @@ def test_a_transfer_that_brings_nothing_ends_and_keeps_what_came(setting):
     setting.server.faults["blobs"] += [faults.stop_after(1000), *[faults.stop_after(0)] * 20]
     with pytest.raises(NetworkError, match="keeps breaking off"):
         setting.fetch()
-    assert setting.partial.read_bytes() == setting.content[:1000]
+    assert setting.held() == [(0, 1000)]
+    assert setting.partial.read_bytes()[:1000] == setting.content[:1000]
     setting.server.faults["blobs"].clear()
     setting.fetch()
     assert blob_ranges(setting.server)[-1] == "bytes=1000-"
@@ -123,25 +136,44 @@ def test_a_server_that_sends_another_range_is_refused(setting):
     setting.server.faults["blobs"] += [faults.stop_after(1000), faults.other_range()]
     with pytest.raises(NetworkError, match="another range"):
         setting.fetch()
-    assert setting.partial.read_bytes() == setting.content[:1000]
+    assert setting.held() == [(0, 1000)]
 
 
-def test_a_partial_blob_that_is_not_a_beginning_is_thrown_away(setting):
-    setting.partial.parent.mkdir(parents=True)
-    setting.partial.write_bytes(b"x" * 1000)
+def test_a_partial_blob_of_other_bytes_is_thrown_away(setting):
+    setting.keep(b"x" * 1000)
     setting.fetch()
     assert blob_ranges(setting.server) == ["bytes=1000-", None]
 
 
-def test_a_partial_blob_that_is_too_long_is_thrown_away(setting):
-    setting.partial.parent.mkdir(parents=True)
-    setting.partial.write_bytes(setting.content + b"x")
+def test_a_partial_blob_whose_bytes_have_changed_is_fetched_again(setting):
+    setting.keep(setting.content[:1000])
+    with setting.partial.open("r+b") as file:
+        file.write(b"x")
     setting.fetch()
+    assert blob_ranges(setting.server) == [None]
+
+
+@pytest.mark.parametrize("journal", [None, b"", b"x" * 50, b"kvreg-partial 1 sha256:0 1\n0 1 0\n"])
+def test_a_partial_blob_without_its_journal_counts_for_nothing(setting, journal):
+    setting.keep(setting.content[:1000])
+    if journal is None:
+        journal_path(setting.partial).unlink()
+    else:
+        journal_path(setting.partial).write_bytes(journal)
+    setting.fetch()
+    assert blob_ranges(setting.server) == [None]
+
+
+def test_a_partial_blob_that_is_too_long(setting):
+    setting.keep(setting.content[:1000])
+    with setting.partial.open("ab") as file:
+        file.write(b"x")
+    setting.fetch()
+    assert blob_ranges(setting.server) == ["bytes=1000-"]
 
 
 def test_416_starts_again(setting):
-    setting.partial.parent.mkdir(parents=True)
-    setting.partial.write_bytes(setting.content[:1000])
+    setting.keep(setting.content[:1000])
     setting.server.faults["blobs"] += [faults.status(416)]
     setting.fetch()
     assert blob_ranges(setting.server) == ["bytes=1000-", None]
@@ -338,7 +370,7 @@ def test_a_layout_is_read_in_place(published):
     path = BlobStore(Home(published.home.root)).fetch(source, layer, lambda count: None)
     assert path == blob_path(published.layout, layer.digest)
     assert not published.home.root.exists()
-    with source.stream(layer, 10) as stream:
+    with source.stream(layer, 10, layer.size) as stream:
         assert b"".join(stream.chunks) == path.read_bytes()[10:]
 
 

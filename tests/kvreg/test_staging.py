@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreg.wheel.archive import WheelArchive
-from kvreg.wheel.staging import plan_wheel, stage
+from kvreg.wheel.plan import plan_wheel
+from kvreg.wheel.staging import stage
 from kvreg.wheel.tags import parse_wheel_name
 from tests.support.wheels import write_wheel
 

@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -77,14 +77,16 @@ def test_text_has_one_table_per_metric_and_the_qualifications(swept: Path) -> No
 
 
 def test_720_cells_take_under_two_seconds_as_a_command(cells: Path) -> None:
-    """The whole command, interpreter and scipy included; the best of three, as others work here."""
+    """The whole command, interpreter and scipy included: one thread, so that on a machine with
+    nothing else to do its processor time is its duration. Others may work here."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-m", "kvreg", "sweep", "analyze", "--cells", str(cells), "--json"]
     took = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = subprocess.run(command, capture_output=True, check=True, env=environment)
-        took.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert len(json.loads(result.stdout)["crossovers"]) == 12
     assert min(took) < 2
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from kvreg.errors import ContractError, VerificationError
 from kvreg.wheel.archive import WheelArchive, name_problems
+from kvreg.wheel.plan import check_together, plan_wheel
 from kvreg.wheel.record import RecordRow, read_record, write_record
 from kvreg.wheel.scripts import read_entry_points, rewritten, shebang
-from kvreg.wheel.staging import check_together, plan_wheel, stage
+from kvreg.wheel.staging import stage
 from kvreg.wheel.tags import check_tags, parse_wheel_name
 from tests.kvreg.profiles import make_profile
 from tests.support.wheels import write_wheel

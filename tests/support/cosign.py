@@ -1,23 +1,20 @@
 """The real cosign, as Debian packages it, unpacked privately: versions 2 (trixie) and 3 (sid).
 
-Nothing is installed. The packages are known by sha256; when the mirror has moved on, what the
-suite has now is taken, signed by Debian's keys.
+See `tests.support.debian`.
 """
 
 import functools
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from builder.apt import Package, PrivateApt
-from builder.cache import InputCache
-from kvreg.errors import KvregError, NotFoundError
-from registry.files import locked
+from builder.apt import Package
+from kvreg.errors import KvregError
+from tests.support.debian import unpacked
 
 PACKAGES = {
     "trixie": Package(
@@ -95,31 +92,7 @@ class Cosign:
 @functools.cache
 def find_cosign(suite: str) -> Path:
     """The program of a suite, fetched when the cache lacks it. `KvregError` if it cannot be had."""
-    cache = InputCache()
-    root = cache.folder("test-tools")
-    package = PACKAGES[suite]
-    with locked(root / "lock-cosign", timeout=900):
-        folder = root / f"cosign-{package.sha256[:12]}"
-        if not folder.exists():
-            if not cache.has(package.sha256):
-                apt = PrivateApt(cache.folder("apt") / suite, suite, ("main",))
-                apt.update()
-                try:
-                    apt.fetch([package], cache)
-                except NotFoundError:
-                    (found,) = apt.locate(["cosign"])
-                    package = Package(
-                        *("cosign", found.version, found.architecture, found.size, found.sha256)
-                    )
-                    apt.fetch([package], cache)
-                    folder = root / f"cosign-{package.sha256[:12]}"
-            temporary = folder.with_name(f".{folder.name}")
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            deb = str(cache.path(package.sha256))
-            subprocess.run(["dpkg-deb", "-x", deb, str(temporary)], check=True)
-            temporary.replace(folder)
-    return folder / "usr/bin/cosign"
+    return unpacked("cosign", suite, [PACKAGES[suite]]).folder / "usr/bin/cosign"
 
 
 @pytest.fixture(params=sorted(PACKAGES, reverse=True))

@@ -1,9 +1,7 @@
 """Tools that others wrote, at the newest versions that a Debian suite offers, unpacked privately.
 
-Nothing is installed: apt downloads the packages that `tools.lock` names by sha256, they are
-unpacked once below the user's cache folder, and each program runs with the libraries that it was
-built for. When the mirror has moved on from the lock, what the suite has now is taken, signed by
-Debian's keys, and the report says so. Without a mirror the machine's own program has to do.
+`tools.lock` names the packages (see `tests.support.debian`); each program runs with the libraries
+that it was built for. Without a mirror the machine's own program has to do.
 
     python -m tests.support.tools          fetch them all, and show their versions
     python -m tests.support.tools --lock   write the lock anew, from what the suite has now
@@ -20,11 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.apt import Package, PrivateApt, read_package_lock, write_package_lock
-from builder.cache import InputCache
+from builder.apt import read_package_lock, write_package_lock
 from kvreg.errors import KvregError, NotFoundError
-from kvreg.model.digest import sha256_bytes
-from registry.files import locked
+from tests.support.debian import newest, suite_apt, unpacked
 
 SUITE = "sid"
 LOCK = Path(__file__).with_name("tools.lock")
@@ -113,44 +109,10 @@ def _needed(name: str) -> Tool:
 
 
 def _fetched(name: str) -> Tool:
-    cache = InputCache()
-    root = cache.folder("test-tools")
-    chosen = [item for item in read_package_lock(LOCK) if item.name in _RECIPES[name].packages]
-    with locked(root / "lock", timeout=900):
-        apt = PrivateApt(cache.folder("apt") / SUITE, SUITE, ("main",))
-        folder, origin = _folder(root, name, chosen), f"Debian {SUITE}, locked"
-        if not folder.exists() and not all(cache.has(item.sha256) for item in chosen):
-            apt.update()
-            try:
-                apt.fetch(chosen, cache)
-            except NotFoundError:
-                chosen = _newest(apt, _RECIPES[name].packages)
-                apt.fetch(chosen, cache)
-                folder, origin = _folder(root, name, chosen), f"Debian {SUITE}, newer than locked"
-        if not folder.exists():
-            _unpack([cache.path(item.sha256) for item in chosen], folder)
-    return _tool(name, _command(folder, name), origin)
-
-
-def _newest(apt: PrivateApt, names: tuple[str, ...]) -> list[Package]:
-    return [
-        Package(found.name, found.version, found.architecture, found.size, found.sha256)
-        for found in apt.locate(names)
-    ]
-
-
-def _folder(root: Path, name: str, packages: list[Package]) -> Path:
-    parts = "".join(sorted(item.sha256 for item in packages))
-    return root / f"{name}-{sha256_bytes(parts.encode())[7:19]}"
-
-
-def _unpack(files: list[Path], folder: Path) -> None:
-    temporary = folder.with_name(f".{folder.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for file in files:
-        subprocess.run(["dpkg-deb", "-x", str(file), str(temporary)], check=True)
-    temporary.replace(folder)
+    wanted = [item for item in read_package_lock(LOCK) if item.name in _RECIPES[name].packages]
+    found = unpacked(name, SUITE, wanted)
+    origin = f"Debian {SUITE}, {'newer than locked' if found.newer else 'locked'}"
+    return _tool(name, _command(found.folder, name), origin)
 
 
 def _command(folder: Path, name: str) -> tuple[str, ...]:
@@ -180,12 +142,12 @@ def _tool(name: str, command: tuple[str, ...], origin: str) -> Tool:
 def main(arguments: list[str]) -> None:
     """See the module's text."""
     if arguments == ["--lock"]:
-        apt = PrivateApt(InputCache().folder("apt") / SUITE, SUITE, ("main",))
+        apt = suite_apt(SUITE)
         apt.update()
         names = dict.fromkeys(name for item in _RECIPES.values() for name in item.packages)
         header = f"Tools that the tests run, and their libraries: packages of Debian {SUITE}.\n"
         header += "Written by `python -m tests.support.tools --lock`."
-        write_package_lock(LOCK, _newest(apt, tuple(names)), header)
+        write_package_lock(LOCK, newest(apt, list(names)), header)
     elif arguments:
         sys.exit(__doc__)
     for name in _RECIPES:

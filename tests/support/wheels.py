@@ -8,7 +8,7 @@ from pathlib import Path
 
 Files = dict[str, bytes]
 
-LINUX_TAG = "cp311-abi3-manylinux_2_31_x86_64"
+LINUX_TAG = "cp310-abi3-manylinux_2_31_x86_64"
 
 
 def wheel_files(

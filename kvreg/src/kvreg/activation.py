@@ -3,7 +3,7 @@
 =========================  =====================================================================
 ``PYTHONPATH``             first the start-up hook (`kvreg.startup`), the runtime's ``site`` and
                            its ``overlay``
-``PATH``                   ``site/bin`` and ``overlay/bin`` come first
+``PATH``                   ``site/bin`` and ``overlay/bin`` come first (`kvreg.programs`)
 ``KVREG_PROFILE``          name of the profile
 ``KVREG_PROFILE_DIGEST``   its digest
 ``KVREG_MANIFEST_DIGEST``  digest of the artifact's manifest
@@ -26,6 +26,7 @@ from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
 from kvreg.model.digest import parse_digest
 from kvreg.model.profile import Profile
+from kvreg.programs import program_folders
 from kvreg.request import Request, split_identity
 from kvreg.runtime import Runtime, read_runtime, readable_runtimes
 from kvreg.startup import PLACES, PYCACHE_VARIABLE, PYTHON_VARIABLE, RUNTIME_VARIABLE
@@ -65,7 +66,7 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
     profile = runtime.profile()
     places = [str(place) for place in runtime.places]
     python = [str(start_up_folder(home)), *places]
-    programs = [f"{place}/bin" for place in places]
+    programs = program_folders(runtime, home)
     # A runtime that is active already is replaced, not stacked upon.
     old = _active_entries(base)
     settings = {
@@ -135,8 +136,8 @@ def _active_entries(base: Mapping[str, str]) -> Callable[[str], bool]:
     folder = Path(active)
     places = {str(folder / name) for name in PLACES}
     known = places | {f"{place}/bin" for place in places}
-    hooks = str(folder.parent.parent / "startup")
-    return lambda entry: entry in known or os.path.dirname(entry) == hooks  # noqa: PTH120
+    start_up = f"{folder.parent.parent / 'startup'}{os.sep}"
+    return lambda entry: entry in known or entry.startswith(start_up)
 
 
 def _prepend(first: list[str], rest: str, old: Callable[[str], bool]) -> str:

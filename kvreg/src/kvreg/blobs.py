@@ -1,33 +1,91 @@
-"""Verified blobs in the home: fetched once, resumed after an interruption, never half-trusted."""
+"""Verified blobs: read in place where they lie on this machine, else received into the home.
 
-import hashlib
+A transfer hands out its blobs while they still arrive, so that they can be read and unpacked
+meanwhile; what they hold counts for nothing before `Transfer.finish` has returned.
+"""
+
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
-from kvreg.errors import NetworkError, VerificationError
+from kvreg.errors import VerificationError
 from kvreg.home import Home
-from kvreg.model.digest import parse_digest, sha256_file
+from kvreg.model.digest import parse_digest
 from kvreg.model.oci import Descriptor
-from kvreg.sources import Interrupted, Source
+from kvreg.sources import Source
+from kvreg.transfer.blob import Arrivals, Blob, Progress
+from kvreg.transfer.checking import Checking
+from kvreg.transfer.download import Download, blob_name, wrong_size
+from kvreg.transfer.journal import Journal, discard, journal_path, recover
+from kvreg.transfer.ranges import RangeSet
+from kvreg.transfer.schedule import DEFAULT_RANGES, RangePolicy
 
-Progress = Callable[[int], object]
 
-_CHUNK = 1 << 20
-_FIRST_DELAY = 0.5
-_LONGEST_DELAY = 15.0
+class StaleBytesError(VerificationError):
+    """Bytes kept from earlier were wrong. They are gone: trying again fetches everything."""
+
+
+class Transfer:
+    """Blobs that are on their way."""
+
+    def __init__(
+        self, blobs: Sequence[Blob], arrivals: Arrivals, download: Download | None
+    ) -> None:
+        self.blobs = tuple(blobs)
+        self._download = download
+        self._checking = Checking(blobs, arrivals)
+        self._arrivals = arrivals
+
+    @property
+    def received(self) -> int:
+        """Bytes that came over the network."""
+        return sum(blob.received for blob in self.blobs)
+
+    def start(self) -> None:
+        """Let the threads begin."""
+        self._checking.start()
+        if self._download is not None:
+            self._download.start()
+
+    def finish(self) -> tuple[Path, ...]:
+        """Wait until everything is there and right; the file of each blob, under its final name.
+
+        `VerificationError` when bytes are not the blob's (nothing of it is kept), `NetworkError`
+        when the transfer broke off (what arrived is kept).
+        """
+        if self._download is not None:
+            # A server that sends more than the blob is told only now.
+            self._download.join()
+            self._arrivals.check()
+        for blob in self.blobs:
+            self._check(blob, self._checking.digest(blob))
+            if blob.partial and blob.path.exists():
+                blob.path.replace(blob.final)
+                journal_path(blob.path).unlink(missing_ok=True)
+        return tuple(blob.final for blob in self.blobs)
+
+    def _check(self, blob: Blob, found: str) -> None:
+        if found == blob.descriptor.digest:
+            return
+        kept = blob.resumed and (blob.partial or blob.kept)
+        if blob.partial:
+            discard(blob.path)
+        elif blob.kept:
+            blob.path.unlink()
+        raise _wrong_digest(blob, found, StaleBytesError if kept else VerificationError)
 
 
 @dataclass(frozen=True)
 class BlobStore:
-    """The blobs of a home. `stalls` is how often in a row a transfer may bring nothing new."""
+    """The blobs of a home. `stalls` is how often in a row a connection may bring nothing new."""
 
     home: Home
     stalls: int = 5
     sleep: Callable[[float], None] = time.sleep
+    ranges: RangePolicy = DEFAULT_RANGES
 
     def fetch(self, source: Source, descriptor: Descriptor, progress: Progress) -> Path:
         """The path of a file that holds exactly the blob; `progress` gets counts of bytes.
@@ -36,165 +94,136 @@ class BlobStore:
         not the blob's (nothing is kept) and `NetworkError` when the transfer breaks off (what
         arrived is kept, and the next fetch goes on from there).
         """
-        local = source.local_path(descriptor)
-        if local is not None:
-            _verify(local, descriptor, progress)
-            return local
-        with self.home.lock(f"blob-{parse_digest(descriptor.digest)}"):
-            return self._fetch_remote(source, descriptor, progress)
+        try:
+            return self._fetch(source, descriptor, progress)
+        except StaleBytesError:
+            return self._fetch(source, descriptor, progress)
+
+    def _fetch(self, source: Source, descriptor: Descriptor, progress: Progress) -> Path:
+        with self.transfer(source, [descriptor], progress) as transfer:
+            return transfer.finish()[0]
+
+    @contextmanager
+    def transfer(
+        self, source: Source, descriptors: Sequence[Descriptor], progress: Progress
+    ) -> Iterator[Transfer]:
+        """Begin to receive (or read in place) several blobs; see `Transfer.finish` for errors.
+
+        `progress` gets counts of bytes that are there: at once of those that already were. When
+        the context ends early, what has arrived is kept.
+        """
+        arrivals = Arrivals()
+        downloads: list[Download] = []
+
+        def want(blob: Blob, start: int, end: int) -> None:
+            for download in downloads:
+                download.schedule.want(blob, start, end)
+
+        with ExitStack() as stack:
+            local = [source.local_path(descriptor) for descriptor in descriptors]
+            pairs = list(zip(descriptors, local, strict=True))
+            # In one order whoever asks, so that two transfers never wait for each other.
+            for name in sorted({f"blob-{parse_digest(d.digest)}" for d, path in pairs if not path}):
+                stack.enter_context(self.home.lock(name))
+            blobs = []
+            for descriptor, path in pairs:
+                blob = self._blob(descriptor, path, arrivals, progress, want)
+                stack.callback(_release, blob, arrivals)
+                blobs.append(blob)
+                progress(blob.size - blob.missing().size)
+            stack.callback(arrivals.cancel)
+            if any(blob.missing() for blob in blobs):
+                downloads.append(
+                    Download(
+                        source,
+                        blobs,
+                        arrivals,
+                        policy=self.ranges,
+                        stalls=self.stalls,
+                        sleep=self.sleep,
+                    )
+                )
+            transfer = Transfer(blobs, arrivals, downloads[0] if downloads else None)
+            transfer.start()
+            yield transfer
 
     def missing_bytes(self, source: Source, descriptor: Descriptor) -> int:
-        """Bytes that fetching the blob would add to the home."""
-        path = self.home.blob(descriptor.digest)
-        if path.exists() or source.local_path(descriptor) is not None:
+        """Bytes that receiving the blob would add to the file system of the home."""
+        if source.local_path(descriptor) is not None:
             return 0
-        partial = _partial(path)
-        held = partial.stat().st_size if partial.exists() else 0
-        return max(0, descriptor.size - held)
-
-    def _fetch_remote(self, source: Source, descriptor: Descriptor, progress: Progress) -> Path:
         path = self.home.blob(descriptor.digest)
         if path.exists():
-            try:
-                _verify(path, descriptor, lambda count: None)
-            except VerificationError:
-                path.unlink()
-            else:
-                progress(descriptor.size)
-                return path
-        path.parent.mkdir(parents=True, exist_ok=True)
+            return 0
         partial = _partial(path)
-        try:
-            while True:
-                resumed = partial.exists()
-                found = self._download(source, descriptor, partial, progress)
-                if found == descriptor.digest:
-                    break
-                partial.unlink()
-                if not resumed:
-                    raise _wrong_digest(descriptor, found)
-                # The old part may have been the wrong one: once more, from the start.
-                progress(-descriptor.size)
-        except VerificationError:
-            partial.unlink(missing_ok=True)
-            raise
-        finally:
-            # What never began is not something to go on from.
-            if partial.exists() and descriptor.size and not partial.stat().st_size:
-                partial.unlink()
-        partial.replace(path)
-        return path
+        allocated = partial.stat().st_blocks * 512 if partial.exists() else 0
+        return max(0, descriptor.size - allocated)
 
-    def _download(
-        self, source: Source, descriptor: Descriptor, partial: Path, progress: Progress
-    ) -> str:
-        """Bring `partial` to the blob's size; the digest of what it then holds."""
-        stalls = 0
-        with partial.open("ab+", buffering=0) as file:
-            state = _Hashed(file, progress)
-            state.reread(descriptor.size)
-            while state.size < descriptor.size:
-                before = state.size
-                try:
-                    with source.stream(descriptor, state.size) as stream:
-                        if stream.offset != state.size:
-                            state.restart()
-                        for chunk in stream.chunks:
-                            state.append(chunk)
-                            if state.size > descriptor.size:
-                                raise _wrong_size(descriptor, f"more than {descriptor.size} bytes")
-                except Interrupted as error:
-                    stalls = 0 if state.size > before else stalls + 1
-                    if stalls > self.stalls:
-                        raise _broke_off(descriptor, state.size, error) from None
-                    self.sleep(min(_FIRST_DELAY * 2**stalls, _LONGEST_DELAY))
-                    continue
-                if state.size < descriptor.size:
-                    raise _wrong_size(descriptor, f"{state.size} bytes")
-            os.fsync(file.fileno())
-            return state.digest()
+    def _blob(
+        self,
+        descriptor: Descriptor,
+        local: Path | None,
+        arrivals: Arrivals,
+        progress: Progress,
+        want: Callable[[Blob, int, int], None],
+    ) -> Blob:
+        """A blob where it lies, or the partial one with what an earlier transfer left of it."""
+        final = self.home.blob(descriptor.digest)
+        if local is None and final.exists() and final.stat().st_size != descriptor.size:
+            final.unlink()
+        if local is not None or final.exists():
+            path = local or final
+            if (size := path.stat().st_size) != descriptor.size:
+                raise wrong_size(descriptor, f"{size} bytes")
+            return Blob(
+                descriptor, path, arrivals, RangeSet([(0, size)]), final=path, kept=local is None
+            )
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial(final)
+        _allocate(partial, descriptor.size)
+        held = recover(partial, descriptor)
+        return Blob(
+            descriptor,
+            partial,
+            arrivals,
+            held,
+            final=final,
+            journal=Journal(partial),
+            progress=progress,
+            wanted=want,
+        )
 
 
-class _Hashed:
-    """A file that is appended to, and the hash of all that it holds."""
+def _allocate(partial: Path, size: int) -> None:
+    """Make the file as long as it will be: a disk without the room for it says so now."""
+    try:
+        with partial.open("ab") as file:
+            if size:
+                os.posix_fallocate(file.fileno(), 0, size)
+            os.ftruncate(file.fileno(), size)
+    except OSError:
+        if not journal_path(partial).exists():
+            discard(partial)
+        raise
 
-    def __init__(self, file: FileIO, progress: Progress) -> None:
-        self._file = file
-        self._progress = progress
-        self._state = hashlib.sha256()
-        self.size = 0
 
-    def reread(self, limit: int) -> None:
-        """Hash what the file holds already; a file longer than `limit` is started again."""
-        self._file.seek(0)
-        while chunk := self._file.read(_CHUNK):
-            self._add(chunk)
-        if self.size > limit:
-            self.restart()
-
-    def append(self, chunk: bytes) -> None:
-        """Write and hash a chunk."""
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
-        self._add(chunk)
-
-    def restart(self) -> None:
-        """Forget everything."""
-        self._file.truncate(0)
-        self._progress(-self.size)
-        self._state = hashlib.sha256()
-        self.size = 0
-
-    def digest(self) -> str:
-        """The digest of all bytes."""
-        return "sha256:" + self._state.hexdigest()
-
-    def _add(self, chunk: bytes) -> None:
-        self._state.update(chunk)
-        self.size += len(chunk)
-        self._progress(len(chunk))
+def _release(blob: Blob, arrivals: Arrivals) -> None:
+    """Leave of an unfinished blob what the next transfer can use."""
+    blob.close()
+    if not blob.partial or not blob.path.exists():
+        return
+    nothing = blob.size > 0 and blob.missing().size == blob.size
+    if nothing or isinstance(arrivals.error, VerificationError):
+        discard(blob.path)
 
 
 def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def _verify(path: Path, descriptor: Descriptor, progress: Progress) -> None:
-    size = path.stat().st_size
-    if size != descriptor.size:
-        raise _wrong_size(descriptor, f"{size} bytes")
-    found = sha256_file(path, progress)
-    if found != descriptor.digest:
-        raise _wrong_digest(descriptor, found)
-
-
-def _wrong_size(descriptor: Descriptor, found: str) -> VerificationError:
-    return VerificationError(
-        f"the blob {_name(descriptor)} has the wrong size",
-        expected=f"{descriptor.size} bytes",
+def _wrong_digest(blob: Blob, found: str, kind: type[VerificationError]) -> VerificationError:
+    return kind(
+        f"the blob {blob_name(blob.descriptor)} has the wrong digest",
+        expected=blob.descriptor.digest,
         found=found,
         remedy="the store is damaged or not to be trusted; try another one",
     )
-
-
-def _wrong_digest(descriptor: Descriptor, found: str) -> VerificationError:
-    return VerificationError(
-        f"the blob {_name(descriptor)} has the wrong digest",
-        expected=descriptor.digest,
-        found=found,
-        remedy="the store is damaged or not to be trusted; try another one",
-    )
-
-
-def _broke_off(descriptor: Descriptor, held: int, error: Interrupted) -> NetworkError:
-    return NetworkError(
-        f"the transfer of {_name(descriptor)} keeps breaking off",
-        expected=f"{descriptor.size} bytes",
-        found=f"{held} bytes ({error})",
-        remedy="try again: it goes on from what has arrived",
-    )
-
-
-def _name(descriptor: Descriptor) -> str:
-    return repr(descriptor.title)[1:-1][:120] if descriptor.title else descriptor.digest

@@ -30,6 +30,9 @@ COMMANDS = {
     ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "serve": Entry(
+        "kvreg.commands.serve", "Serve a model with upstream's OpenAI-compatible server."
+    ),
     "remove": Entry("kvreg.commands.remove", "Remove staged runtimes, and say what that freed."),
     "gc": Entry(
         "kvreg.commands.gc",
@@ -38,6 +41,10 @@ COMMANDS = {
     "completion": Entry(
         "kvreg.commands.completion",
         "Print what makes a shell complete kvreg's commands, options and profiles.",
+    ),
+    "capacity": Entry(
+        "kvreg.commands.capacity",
+        "Say what a model's weights and KV cache take at each TP degree, and what fits.",
     ),
     "advise": Entry(
         "kvreg.commands.advise",

@@ -5,6 +5,7 @@
 ``partial``    what arrived of a blob before a pull was cut off, and not young
 ``staging``    half-made or half-removed runtimes that a killed process left behind
 ``pycache``    compiled files whose source is gone
+``client``     what another ``kvreg.pyz`` than this one unpacked, and not lately
 =============  ===========================================================================
 
 Nobody pulls meanwhile: pulls hold the store's lock shared, this takes it alone.
@@ -26,7 +27,7 @@ from kvreg.lockfile import Lockfile
 from kvreg.removal import occupied
 from kvreg.runtime import read_runtime, staged_folders
 
-Kind = Literal["blob", "partial", "staging", "pycache"]
+Kind = Literal["blob", "partial", "staging", "pycache", "client"]
 
 DEFAULT_AGE = 24 * 3600.0
 """Seconds for which a blob that nothing needs may still be wanted: by a pull that comes again."""
@@ -118,6 +119,11 @@ def _survey(home: Home, locks: Sequence[Lockfile], before: float) -> Garbage:
             items.append(Item("blob" if is_blob else "partial", path, size))
     for folder in _unfinished(home):
         items.append(Item("staging", folder, occupied(folder)[1]))
+    items += [
+        Item("client", folder, occupied(folder)[1])
+        for folder in _clients(home)
+        if folder.stat().st_mtime <= before
+    ]
     orphans = tuple(_orphans(home))
     if orphans:
         size = sum(path.stat().st_size for path in orphans)
@@ -157,10 +163,20 @@ def _unfinished(home: Home) -> list[Path]:
     )
 
 
+def _clients(home: Home) -> list[Path]:
+    """Unpacked clients but the one that runs, which has just been unpacked or is wanted again."""
+    folder = home.root / "client"
+    running = Path(__file__).resolve()
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in found if not running.is_relative_to(path.resolve())]
+
+
 def _orphans(home: Home) -> Iterator[Path]:
     """Compiled files whose source is not there any more."""
     for root, _, names in os.walk(home.pycache):
         source = Path("/") / Path(root).relative_to(home.pycache)
+        # As Python's own prefix arranges them, and as the start-up hook of runtimes does.
+        source = source.parent if source.name == "__pycache__" else source
         for name in names:
             # module.cpython-312.pyc, module.cpython-312.opt-1.pyc
             module = name.rpartition(".cpython-")[0]
@@ -169,7 +185,7 @@ def _orphans(home: Home) -> Iterator[Path]:
 
 
 def _delete(home: Home, item: Item) -> None:
-    if item.kind == "staging":
+    if item.kind in ("staging", "client"):
         shutil.rmtree(item.path)
     elif item.kind == "pycache":
         for path in item.files:

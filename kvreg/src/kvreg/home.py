@@ -6,6 +6,7 @@
     <home>/runtimes/<hex>/                a staged runtime: site/, runtime.json, profile.json
     <home>/runtimes/.staging-<hex>/       one that is being made
     <home>/pycache/                       compiled files of what ran with a runtime
+    <home>/client/                        what ``kvreg.pyz`` unpacked
     <home>/locks/                         what is being worked on
 
 The home is ``--home``, else ``$KVREG_HOME``, else ``~/.local/share/kvreg``.
@@ -60,7 +61,7 @@ class Home:
 
     @property
     def pycache(self) -> Path:
-        """Where compiled files go (``PYTHONPYCACHEPREFIX``), by the path of their source."""
+        """Where compiled files of staged runtimes go, by the path of their source."""
         return self.root / "pycache"
 
     def compiled(self, folder: Path) -> Path:

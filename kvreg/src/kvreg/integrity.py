@@ -3,11 +3,14 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvreg.cores import usable_cores
 from kvreg.errors import VerificationError
 from kvreg.runtime import Runtime
 from kvreg.wheel.record import RecordRow, read_record
@@ -52,24 +55,27 @@ class IntegrityReport:
 def check_runtime(
     runtime: Runtime, *, quick: bool = False, progress: Callable[[int], object] | None = None
 ) -> IntegrityReport:
-    """Compare every staged file with its RECORD; `quick` compares sizes instead of hashes.
+    """Compare every staged file with its RECORD, on all cores; `quick` compares sizes alone.
 
-    `progress` gets counts of bytes. Raises `VerificationError` when the runtime's own records
-    (RECORD files, profile) are not those that were staged, as nothing can be compared then.
+    `progress` gets counts of bytes, one call at a time. Raises `VerificationError` when the
+    runtime's own records (RECORD files, profile) are not those that were staged, as nothing can be
+    compared then.
     """
     runtime.profile()
-    expected = _expected(runtime)
+    expected = expected_rows(runtime)
     found = {
-        f"{_prefix(place, runtime)}{path}": status
-        for place in runtime.places
+        f"{prefix}{path}": status
+        for place, prefix in ((place, _prefix(place, runtime)) for place in runtime.places)
         for path, status in _walk(place)
     }
-    report = progress or (lambda count: None)
-    changed = [
-        path
-        for path, row in expected.items()
-        if path in found and not _same(runtime.site / path, found[path], row, quick, report)
-    ]
+    likely, changed = [], []
+    for path, row in expected.items():
+        if (status := found.get(path)) is not None:
+            regular = stat.S_ISREG(status.st_mode) and status.st_size == row.size
+            (likely if regular else changed).append(path)
+    if not quick:
+        rows = {path: expected[path] for path in likely}
+        changed += _differing(runtime.site, rows, progress or (lambda count: None))
     return IntegrityReport(
         runtime=runtime,
         files=len(expected),
@@ -80,7 +86,7 @@ def check_runtime(
     )
 
 
-def _expected(runtime: Runtime) -> dict[str, RecordRow]:
+def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:
     """A row for every file, RECORD files included, which ``runtime.json`` vouches for."""
     rows: dict[str, RecordRow] = {}
     for wheel in runtime.wheels:
@@ -95,6 +101,7 @@ def _expected(runtime: Runtime) -> dict[str, RecordRow]:
         own, problems = read_record(raw, wheel.record)
         if problems:
             raise _altered(runtime, f"{wheel.record} cannot be read")
+        # Rows are named by where their files lie from ``site``.
         rows |= {f"{prefix}{path}": row for path, row in own.items()}
         row = RecordRow(wheel.record, "sha256", digest.digest(), len(raw))
         rows[f"{prefix}{wheel.record}"] = row
@@ -122,18 +129,46 @@ def _walk(place: Path) -> Iterator[tuple[str, os.stat_result]]:
                     yield path, entry.stat(follow_symlinks=False)
 
 
-def _same(
-    path: Path, status: os.stat_result, row: RecordRow, quick: bool, report: Callable[[int], object]
-) -> bool:
-    if not stat.S_ISREG(status.st_mode) or status.st_size != row.size:
-        return False
-    if quick:
-        return True
+def _differing(
+    site: Path, rows: Mapping[str, RecordRow], progress: Callable[[int], object]
+) -> list[str]:
+    """The paths of files whose bytes have another hash than their row."""
+    # The largest first, so that no core is left alone with one at the end.
+    pending = iter(sorted(rows, key=lambda path: -(rows[path].size or 0)))
+    lock = threading.Lock()
+    differing: list[str] = []
+
+    def work() -> None:
+        buffer = memoryview(bytearray(_CHUNK))
+        while True:
+            with lock:
+                path = next(pending, None)
+            if path is None:
+                return
+            same = _has_hash(site / path, rows[path], buffer)
+            with lock:
+                progress(rows[path].size or 0)
+                if not same:
+                    differing.append(path)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for future in [pool.submit(work) for _ in range(usable_cores())]:
+            future.result()
+    return differing
+
+
+def _has_hash(path: Path, row: RecordRow, buffer: memoryview) -> bool:
     state = hashlib.new(row.algorithm or "sha256")
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            state.update(chunk)
-            report(len(chunk))
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        # Removed, replaced by a link or made unreadable meanwhile.
+        return False
+    try:
+        while count := os.readv(handle, [buffer]):
+            state.update(buffer[:count])
+    finally:
+        os.close(handle)
     return state.digest() == row.digest
 
 

@@ -334,9 +334,11 @@ class _Remembering:
         """See `Source.read_small`."""
         return self._source.read_small(descriptor)
 
-    def stream(self, descriptor: Descriptor, offset: int) -> AbstractContextManager[BlobStream]:
+    def stream(
+        self, descriptor: Descriptor, start: int, end: int
+    ) -> AbstractContextManager[BlobStream]:
         """See `Source.stream`."""
-        return self._source.stream(descriptor, offset)
+        return self._source.stream(descriptor, start, end)
 
     def __getattr__(self, name: str) -> Any:
         # What a kind of source can do beyond the protocol.

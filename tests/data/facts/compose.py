@@ -1,7 +1,7 @@
 """Writes the composed facts of the gallery: ``python -m tests.data.facts.compose``.
 
-What software such a host has comes from the published lists in ``tests/data/hosts``; its hardware is
-stated here (the T4s as in the profile's own record: driver 580.159.04, PHB, 15360 MiB). None of
+What software such a host has comes from the published lists in ``tests/data/hosts``; its hardware
+is stated here (the T4s as in the profile's own record: driver 580.159.04, PHB, 15360 MiB). None of
 these was recorded on the machine that it describes: ``gallery.toml`` says which files were.
 """
 

@@ -135,12 +135,11 @@ def _compare_beyond(
     level: float,
     extras: dict[tuple[Pair, Subject, int, str], dict[str, Any]],
 ) -> Prior | None:
-    """Holm's correction and the moderated cross-check of every estimable, ungated point."""
+    """Holm's correction and the moderated cross-check of every estimable point."""
     family = {
         (pair, point.subject, point.concurrency, metric.name): point.judgements[metric.name]
         for point in points
-        if point.judgements[metric.name].verdict != GATED
-        and point.judgements[metric.name].estimable
+        if point.judgements[metric.name].estimable  # a gated point never is
     }
     p_values = {key: found.estimate.p for key, found in family.items() if found.estimate}
     adjusted = holm({key: p for key, p in p_values.items() if p is not None})
@@ -204,7 +203,7 @@ def _verdicts(
             find_crossover(plain),
             find_crossover(corrected),
             _descriptive(metric, judged),
-            any(found.estimable and found.verdict != GATED for found in judged.values()),
+            any(found.estimable for found in judged.values()),
         )
 
 

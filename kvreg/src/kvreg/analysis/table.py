@@ -8,19 +8,43 @@ repetitions, measured cells without a value, gated cells with one.
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kvreg.analysis.metrics import METRICS, PRIMARY
+from kvreg.analysis.checks import NO_REQUESTS, check_rows
+from kvreg.analysis.metrics import METRICS
+from kvreg.analysis.rows import (
+    COLUMNS,
+    COUNTS,
+    FAILED,
+    GATED,
+    INCOMPATIBLE,
+    MEASURED,
+    NUMBERS,
+    STATES,
+    CellRow,
+    CellTable,
+)
 from kvreg.errors import ContractError, NotFoundError, Problem, VerificationError
 
-MEASURED, GATED = "MEASURED", "RESOURCE_GATED"
-INCOMPATIBLE, FAILED = "INCOMPATIBLE", "FAILED"
-STATES = (MEASURED, GATED, INCOMPATIBLE, FAILED)
+__all__ = [
+    "COLUMNS",
+    "FAILED",
+    "GATED",
+    "INCOMPATIBLE",
+    "MEASURED",
+    "STATES",
+    "CellRow",
+    "CellTable",
+    "cells_csv",
+    "check_rows",
+    "parse_cells",
+    "read_cells",
+    "read_evidence",
+    "rows_of",
+]
 
 REQUEST_COLUMNS = frozenset(
     {"request", "request_id", "request_index", "request_no", "req_id", "prompt_id", "prompt_index"}
@@ -29,80 +53,6 @@ REQUEST_COLUMNS = frozenset(
 
 SERVER_COLUMNS = frozenset({"server_id", "server_run", "server_start"})
 """Extra columns that identify the server process: no two rows may share a value."""
-
-_NO_REQUESTS = (
-    "one row per fresh server: aggregate the requests of a server first; they are not replications"
-)
-
-
-@dataclass(frozen=True)
-class CellRow:
-    """One cell: what was asked for, how it ended, and what was measured (None where nothing was).
-
-    Throughputs in 1/s, latencies (means over the cell's requests) in ms, memory in MiB per GPU.
-    `input_tokens` is None where prompts were texts. `reason` says why a cell was not measured.
-    """
-
-    model: str
-    workload: str
-    input_tokens: int | None
-    output_tokens: int
-    concurrency: int
-    tp: int
-    repetition: int
-    state: str
-    output_tokens_per_s: float | None = None
-    requests_per_s: float | None = None
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    itl_ms: float | None = None
-    e2e_ms: float | None = None
-    max_gpu_memory_mib: float | None = None
-    reason: str | None = None
-
-    @property
-    def key(self) -> tuple[str, str, int, int, int]:
-        """What makes the cell unique: model, workload, concurrency, tp, repetition."""
-        return (self.model, self.workload, self.concurrency, self.tp, self.repetition)
-
-    def value(self, metric: str) -> float | None:
-        """The measured value of `metric`, or None."""
-        number: float | None = getattr(self, metric)
-        return number
-
-    def __str__(self) -> str:
-        return (
-            f"{self.model} {self.workload} C={self.concurrency} TP={self.tp} "
-            f"repetition {self.repetition}"
-        )
-
-
-COLUMNS = tuple(field.name for field in fields(CellRow) if field.name != "reason")
-"""The columns of a bare cell table, in the order in which they are written."""
-
-_TEXT = ("model", "workload", "state")
-_COUNTS = ("input_tokens", "output_tokens", "concurrency", "tp", "repetition")
-_NUMBERS = (*METRICS, "max_gpu_memory_mib")
-
-
-@dataclass(frozen=True)
-class CellTable:
-    """Checked rows and where they come from (`identity`, see `Analysis.to_dict`).
-
-    `label` is set where the rows are no paired comparison of fresh servers, and says what they
-    are. `gates` are the compatibility gates: model, tp, state, reason.
-    """
-
-    rows: tuple[CellRow, ...]
-    identity: Mapping[str, Any]
-    label: str | None = None
-    gates: tuple[Mapping[str, Any], ...] = ()
-
-    def __iter__(self) -> Iterator[CellRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def read_cells(path: Path) -> CellTable:
@@ -116,22 +66,40 @@ def read_cells(path: Path) -> CellTable:
         raise NotFoundError(
             f"there is no cell table at {path}", remedy="name a CSV file, see --help"
         ) from error
+    return parse_cells(raw, str(path))
+
+
+def parse_cells(raw: bytes, name: str) -> CellTable:
+    """The table that the bytes of a CSV file hold; `name` names them in messages.
+
+    Raises `ContractError` naming every fault.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ContractError(f"{path} is not UTF-8 text", found=str(error)) from error
-    rows = _parse(text, str(path))
-    check_rows(rows, str(path))
-    return CellTable(rows, {"source": "cells", "cells": f"sha256:{sha256(raw).hexdigest()}"})
+        raise ContractError(f"{name} is not UTF-8 text", found=str(error)) from error
+    rows = _parse(text, name)
+    check_rows(rows, name)
+    digest = f"sha256:{sha256(raw).hexdigest()}"
+    return CellTable(rows, {"source": "cells", "cells": digest})
 
 
 def _parse(text: str, name: str) -> tuple[CellRow, ...]:
     # newline="" semantics: the csv module itself knows \r\n and quoted line breaks
     reader = csv.reader(io.StringIO(text, newline=""))
-    header = [column.strip() for column in next(reader, [])]
-    _check_header(header, name)
+    try:
+        header = [column.strip() for column in next(reader, [])]
+        _check_header(header, name)
+        return _records(reader, header, name)
+    except csv.Error as error:
+        raise ContractError(
+            f"{name} is not CSV", found=f"line {reader.line_num}: {error}"
+        ) from None
+
+
+def _records(reader: Any, header: Sequence[str], name: str) -> tuple[CellRow, ...]:
     rows, problems = [], []
-    servers: dict[tuple[str, str], int] = {}
+    servers: dict[tuple[str, str], str] = {}
     for cells in reader:
         if not any(cell.strip() for cell in cells):
             continue
@@ -165,13 +133,13 @@ def _check_header(header: Sequence[str], name: str) -> None:
 
 
 def _row(record: Mapping[str, str]) -> CellRow:
-    values: dict[str, Any] = {name: record[name] for name in _TEXT}
+    values: dict[str, Any] = {name: record[name] for name in ("model", "workload", "state")}
     for name in ("model", "workload"):
         if not values[name]:
             raise ValueError(f"{name} is empty")
-    for name in _COUNTS:
+    for name in COUNTS:
         values[name] = _count(name, record[name])
-    for name in _NUMBERS:
+    for name in NUMBERS:
         values[name] = _number(name, record[name])
     return CellRow(**values, reason=record.get("reason") or None)
 
@@ -196,22 +164,22 @@ def _number(name: str, text: str) -> float | None:
 
 
 def _pretences(
-    record: Mapping[str, str], where: str, servers: dict[tuple[str, str], int]
+    record: Mapping[str, str], where: str, servers: dict[tuple[str, str], str]
 ) -> Iterator[Problem]:
     """Rows that are requests, or that share one server."""
     for column, text in record.items():
         if not text:
             continue
         if column.lower() in REQUEST_COLUMNS:
-            yield Problem(where, f"is a request ({column} {text})", _NO_REQUESTS)
+            yield Problem(where, f"is a request ({column} {text})", NO_REQUESTS)
         elif column.lower() in SERVER_COLUMNS:
             if (column, text) in servers:
                 yield Problem(
                     where,
-                    f"shares {column} {text} with row {servers[column, text]}",
+                    f"shares {column} {text} with {servers[column, text]}",
                     "a fresh server for every cell",
                 )
-            servers.setdefault((column, text), len(servers) + 1)
+            servers.setdefault((column, text), where)
 
 
 def rows_of(directory: Path) -> CellTable:
@@ -306,74 +274,3 @@ def cells_csv(rows: Iterable[CellRow]) -> str:
         values = (getattr(row, name) for name in COLUMNS)
         writer.writerow(["" if value is None else value for value in values])
     return out.getvalue()
-
-
-def check_rows(rows: Iterable[CellRow], name: str = "the cell table") -> None:
-    """Refuse rows that cannot be what they say; all faults are named at once.
-
-    Raises `ContractError`.
-    """
-    rows = tuple(rows)
-    if not rows:
-        raise ContractError(f"{name} has no rows", expected="one row per cell")
-    problems = [problem for row in rows for problem in _row_problems(row)]
-    problems += _duplicates(rows)
-    problems += _shapes(rows)
-    if problems:
-        raise ContractError(f"{name} cannot be analysed", problems=problems)
-
-
-def _row_problems(row: CellRow) -> Iterator[Problem]:
-    where = str(row)
-    for name in _COUNTS:
-        # repetition and input counts from 0 or 1: both habits exist
-        least = 0 if name in ("repetition", "input_tokens") else 1
-        if name == "input_tokens" and row.input_tokens is None:
-            continue
-        if getattr(row, name) < least:
-            yield Problem(where, f"{name} is too small", f">={least}", str(getattr(row, name)))
-    for name in _NUMBERS:
-        value = row.value(name)
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            yield Problem(where, f"{name} is no measurement", "a finite number >= 0", repr(value))
-    if row.state not in STATES:
-        yield Problem(where, "state is unknown", ", ".join(STATES), row.state or "nothing")
-    elif row.state == MEASURED:
-        if row.value(PRIMARY) is None:
-            yield Problem(where, f"is MEASURED without {PRIMARY}", "a value, or another state")
-        for name in ("output_tokens_per_s", "requests_per_s"):
-            if row.value(name) == 0:
-                yield Problem(
-                    where, f"{name} is zero", "a rate above zero, or RESOURCE_GATED or FAILED"
-                )
-    else:
-        for name in METRICS:
-            if row.value(name) is not None:
-                yield Problem(
-                    where, f"is {row.state} with a value", f"no {name}", repr(row.value(name))
-                )
-
-
-def _duplicates(rows: Sequence[CellRow]) -> Iterator[Problem]:
-    counts: dict[tuple[str, str, int, int, int], int] = {}
-    for row in rows:
-        counts[row.key] = counts.get(row.key, 0) + 1
-    seen = set()
-    for row in rows:
-        if counts[row.key] > 1 and row.key not in seen:
-            seen.add(row.key)
-            yield Problem(str(row), "is there more than once", _NO_REQUESTS, str(counts[row.key]))
-
-
-def _shapes(rows: Sequence[CellRow]) -> Iterator[Problem]:
-    shapes: dict[str, set[tuple[int | None, int]]] = {}
-    for row in rows:
-        shapes.setdefault(row.workload, set()).add((row.input_tokens, row.output_tokens))
-    for workload, found in sorted(shapes.items()):
-        if len(found) > 1:
-            yield Problem(
-                f"workload {workload}",
-                "has more than one token shape",
-                "one pair of input and output tokens; give each shape a name of its own",
-                ", ".join(sorted(f"{a}+{b}" for a, b in found)),
-            )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kvreg.commands.options import facts_option, home_option, host_facts
+from kvreg.commands.options import facts_option, home_option, host_facts, known_profiles
 from kvreg.console import emit, handled, json_option
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.home import Home
@@ -13,7 +13,7 @@ from kvreg.model.profile import Profile
 
 
 @click.command("doctor")
-@click.argument("profile", required=False)
+@click.argument("profile", required=False, shell_complete=known_profiles)
 @click.option(
     "--strict",
     is_flag=True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvreg.commands.options import home_option
+from kvreg.commands.options import home_option, profile_argument
 from kvreg.console import emit, handled, json_option
 from kvreg.errors import ContractError, KvregError
 from kvreg.home import Home
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("drift")
-@click.argument("profile")
+@profile_argument
 @click.argument(
     "folders", nargs=-1, required=True, metavar="HOSTDIR...", type=click.Path(path_type=Path)
 )

@@ -42,7 +42,8 @@ def command(
     """Find what nothing needs any more, and delete it with --delete.
 
     That is: blobs that no staged runtime and no lock file needs, what arrived of a blob before a
-    pull was cut off, half-made runtimes of killed pulls, and compiled files whose source is gone.
+    pull was cut off, half-made runtimes of killed pulls, compiled files whose source is gone, and
+    what another kvreg.pyz unpacked.
     Staged runtimes are never touched: `kvreg remove` removes them.
 
     \b

@@ -9,6 +9,9 @@ import click
 from kvreg.errors import KvregError
 from kvreg.lockfile import LOCK_FILE
 
+if TYPE_CHECKING:
+    from kvreg.facts import HostFacts
+
 
 def known_profiles(ctx: click.Context, parameter: click.Parameter, start: str) -> list[str]:
     """Names of profiles that begin with `start`: what a shell offers for PROFILE."""
@@ -18,9 +21,6 @@ def known_profiles(ctx: click.Context, parameter: click.Parameter, start: str) -
         return [name for name in catalogue.folders() if name.startswith(start)]
     return []
 
-
-if TYPE_CHECKING:
-    from kvreg.facts import HostFacts
 
 home_option = click.option(
     "--home",

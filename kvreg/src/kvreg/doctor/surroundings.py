@@ -16,7 +16,6 @@ from kvreg.console import human_bytes
 from kvreg.doctor.check import Check, bound, undetermined
 from kvreg.facts.model import Gpu, HostFacts, NcclFile
 from kvreg.facts.process import BY_TORCH
-from kvreg.model.fact import Fact
 from kvreg.model.profile import Profile
 
 _MIB = 1 << 20
@@ -48,7 +47,7 @@ def shared_memory_needed(gpus: int) -> int:
 
 
 def _shared_memory(profile: Profile, facts: HostFacts) -> Iterator[Check]:
-    wanted = Fact(profile.host.gpu.count.validated, "").require
+    wanted = profile.host.gpu.count.validated
     gpus = int(wanted) if wanted.isdigit() else len(facts.visible_gpus or ())
     needed = shared_memory_needed(gpus)
     if not needed:

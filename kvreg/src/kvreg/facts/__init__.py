@@ -3,8 +3,6 @@
 `HostFacts` is the value, `collect` makes it of this host, `load` of a file that another host wrote.
 """
 
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,16 +24,3 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_NAMES[name]), name)
-
-
-class _Facts(types.ModuleType):
-    # `kvreg.facts()` is the public call, and importing this package makes `kvreg.facts` the module:
-    # so the module itself can be called.
-    def __call__(self, **options: Any) -> "HostFacts":
-        """`collect` with the same options."""
-        from kvreg.facts.collection import collect
-
-        return collect(**options)
-
-
-sys.modules[__name__].__class__ = _Facts

@@ -147,7 +147,9 @@ def _mapping(
         problems.append(_wrong(where, path, "an object", tree))
         return {}
     return {
-        str(key): from_dict(kind, value, where, problems, absent, f"{path}.{key}"[:200])
+        _plain(str, key, where, problems, path): from_dict(
+            kind, value, where, problems, absent, f"{path}.{key}"[:200]
+        )
         for key, value in tree.items()
     }
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from kvreg.errors import VerificationError
 
@@ -27,7 +28,9 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
 _VERDEF = struct.Struct("<HHHHIII")
-_VERDAUX = struct.Struct("<II")
+_PAIR = struct.Struct("<II")
+_WORD = struct.Struct("<Q")
+_NUMBER = struct.Struct("<I")
 _GNU_HASH = struct.Struct("<IIII")
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -67,9 +70,6 @@ class Elf:
                 raise ElfError(f"{path} is empty") from None
         try:
             self._read()
-        except (struct.error, OverflowError) as error:
-            self.close()
-            raise ElfError(f"{path} is a damaged ELF file", found=str(error)) from None
         except ElfError:
             self.close()
             raise
@@ -95,12 +95,11 @@ class Elf:
             raise ElfError(
                 f"{self.path} is not a 64-bit little-endian ELF file", found=data[:6].hex()
             )
-        fields = _HEADER.unpack_from(data, 0)
+        fields = self._unpack(_HEADER, 0)
         self.machine = MACHINES.get(fields[2], f"machine {fields[2]}")
         self._sections = (fields[6], fields[12], fields[13])
         segments = [
-            _SEGMENT.unpack_from(data, fields[5] + index * _SEGMENT.size)
-            for index in range(fields[10])
+            self._unpack(_SEGMENT, fields[5] + index * _SEGMENT.size) for index in range(fields[10])
         ]
         # (virtual address, file offset, size in the file)
         self._loads = [(s[3], s[2], s[5]) for s in segments if s[0] == _PT_LOAD]
@@ -140,6 +139,8 @@ class Elf:
     def defines(self, name: str) -> bool:
         """Whether the file exports `name`, in any version."""
         raw = name.encode()
+        if _SYMTAB not in self._dynamic:
+            return False
         if _GNU_HASH_TAG in self._dynamic:
             candidates = self._gnu_candidates(raw)
         elif _HASH in self._dynamic:
@@ -148,7 +149,7 @@ class Elf:
             return False
         symbols = self._offset(self._dynamic[_SYMTAB][0])
         for index in candidates:
-            record = _SYMBOL.unpack_from(self._data, symbols + index * _SYMBOL.size)
+            record = self._unpack(_SYMBOL, symbols + index * _SYMBOL.size)
             if record[3] and self._is_text(record[0], raw):
                 return True
         return False
@@ -160,7 +161,7 @@ class Elf:
         start = self._offset(self._dynamic[_VERDEF_TAG][0])
         found = set()
         for offset, record in self._chain(start, _VERDEF, 6):
-            auxiliary = _VERDAUX.unpack_from(self._data, offset + record[5])
+            auxiliary = self._unpack(_PAIR, offset + record[5])
             found.add(self._text(auxiliary[0]))
         return frozenset(found)
 
@@ -194,14 +195,13 @@ class Elf:
         offset, count, names = self._sections
         if not offset or names >= count:
             return []
-        return [
-            _SECTION.unpack_from(self._data, offset + index * _SECTION.size)
-            for index in range(count)
-        ]
+        return [self._unpack(_SECTION, offset + index * _SECTION.size) for index in range(count)]
 
     def _section_name(self, section: tuple[int, ...]) -> str:
         names = self._section_table()[self._sections[2]]
         start = names[4] + section[0]
+        if start >= len(self._data):
+            return ""
         end = self._data.find(b"\0", start, min(start + 256, len(self._data)))
         return self._data[start:end].decode("ascii", "replace") if end > start else ""
 
@@ -212,11 +212,11 @@ class Elf:
                 return section[5] // _SYMBOL.size
         if _HASH in self._dynamic:
             offset = self._offset(self._dynamic[_HASH][0])
-            return int(struct.unpack_from("<II", self._data, offset)[1])
+            return int(self._unpack(_PAIR, offset)[1])
         if _GNU_HASH_TAG in self._dynamic:
             # Symbols that are not hashed, such as undefined ones, come first.
             offset = self._offset(self._dynamic[_GNU_HASH_TAG][0])
-            return int(_GNU_HASH.unpack_from(self._data, offset)[1])
+            return int(self._unpack(_GNU_HASH, offset)[1])
         return 0
 
     def _gnu_candidates(self, name: bytes) -> Iterator[int]:
@@ -224,20 +224,20 @@ class Elf:
         for byte in name:
             value = (value * 33 + byte) & 0xFFFFFFFF
         start = self._offset(self._dynamic[_GNU_HASH_TAG][0])
-        buckets, first, words, shift = _GNU_HASH.unpack_from(self._data, start)
+        buckets, first, words, shift = self._unpack(_GNU_HASH, start)
         if not buckets or not words:
             return
         position = start + _GNU_HASH.size
-        (word,) = struct.unpack_from("<Q", self._data, position + value // 64 % words * 8)
+        (word,) = self._unpack(_WORD, position + value // 64 % words * 8)
         if not (word >> value % 64 & 1 and word >> (value >> shift & 0xFFFFFFFF) % 64 & 1):
             return
         position += words * 8
-        (head,) = struct.unpack_from("<I", self._data, position + value % buckets * 4)
+        (head,) = self._unpack(_NUMBER, position + value % buckets * 4)
         position += buckets * 4
         if head < first:
             return
         for index in range(head, head + _MAX_ENTRIES):
-            (found,) = struct.unpack_from("<I", self._data, position + (index - first) * 4)
+            (found,) = self._unpack(_NUMBER, position + (index - first) * 4)
             if found | 1 == value | 1:
                 yield index
             if found & 1:
@@ -250,39 +250,44 @@ class Elf:
             high = value & 0xF0000000
             value = (value ^ high >> 24) & ~high & 0xFFFFFFFF
         start = self._offset(self._dynamic[_HASH][0])
-        buckets, _ = struct.unpack_from("<II", self._data, start)
+        buckets, _ = self._unpack(_PAIR, start)
         if not buckets:
             return
-        (index,) = struct.unpack_from("<I", self._data, start + 8 + value % buckets * 4)
+        (index,) = self._unpack(_NUMBER, start + 8 + value % buckets * 4)
         for _ in range(_MAX_ENTRIES):
             if not index:
                 return
             yield index
-            (index,) = struct.unpack_from("<I", self._data, start + 8 + (buckets + index) * 4)
+            (index,) = self._unpack(_NUMBER, start + 8 + (buckets + index) * 4)
 
     def _chain(
         self, offset: int, record: struct.Struct, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         for _ in range(_MAX_ENTRIES):
-            fields = record.unpack_from(self._data, offset)
+            fields = self._unpack(record, offset)
             yield offset, fields
             if not fields[next_field]:
                 return
             offset += fields[next_field]
 
+    def _unpack(self, record: struct.Struct, offset: int) -> tuple[Any, ...]:
+        if offset + record.size > len(self._data):
+            raise self._damaged(f"{record.size} bytes at {offset}")
+        return record.unpack_from(self._data, offset)
+
+    def _damaged(self, found: str) -> ElfError:
+        size = f"what lies within {len(self._data)} bytes"
+        return ElfError(f"{self.path} is a damaged ELF file", expected=size, found=found)
+
     def _offset(self, address: int) -> int:
         for start, offset, size in self._loads:
             if start <= address < start + size:
                 return int(address - start + offset)
-        raise ElfError(f"{self.path} is a damaged ELF file", found=f"address {address:#x}")
+        raise self._damaged(f"address {address:#x}")
 
     def _slice(self, offset: int, size: int) -> bytes:
         if offset + size > len(self._data):
-            raise ElfError(
-                f"{self.path} is a damaged ELF file",
-                expected=f"an end within {len(self._data)} bytes",
-                found=str(offset + size),
-            )
+            raise self._damaged(f"an end at {offset + size}")
         return self._data[offset : offset + size]
 
     def _texts(self, tag: int) -> tuple[str, ...]:
@@ -293,9 +298,11 @@ class Elf:
 
     def _text(self, offset: int) -> str:
         start = self._strings + offset
+        if offset >= self._strings_size or start >= len(self._data):
+            raise self._damaged(f"a name at {offset}")
         end = self._data.find(b"\0", start, min(start + _MAX_NAME, len(self._data)))
-        if end < 0 or offset >= self._strings_size:
-            raise ElfError(f"{self.path} is a damaged ELF file", found=f"name at {offset}")
+        if end < 0:
+            raise self._damaged(f"a name without an end at {offset}")
         return self._data[start:end].decode("utf-8", "backslashreplace")
 
     def _is_text(self, offset: int, name: bytes) -> bool:

@@ -86,6 +86,11 @@ class Loader:
         for item in self._files.values():
             item.elf.close()
 
+    @property
+    def files(self) -> tuple[Loaded, ...]:
+        """Every file in the process, in the order of loading: two may bear one name."""
+        return tuple(self._files.values())
+
     def load(
         self, path: Path, origin: str = "imported", *, everybody: bool = False
     ) -> Loaded | None:

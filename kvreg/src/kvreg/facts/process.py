@@ -5,6 +5,7 @@ always and in older ones when that failed, CUDA's libraries by their paths in th
 ``sys.path`` that has them; then ``torch._C``. The list of libraries is read from that file.
 """
 
+import fnmatch
 import re
 import sys
 from collections.abc import Iterator
@@ -63,14 +64,22 @@ def _preload(loader: Loader, folder: Path) -> None:
 
 
 def _chosen(text: str) -> Iterator[Path]:
+    """The files that torch would load, by the list in its source, each from the first place."""
+    places = [Path(entry or ".") for entry in sys.path]
+    found = [(place, sorted(place.glob("nvidia/cu[0-9]*/lib"))) for place in places]
     for package, pattern in dict.fromkeys(_LIBRARIES.findall(text)):
-        for entry in sys.path:
-            place = Path(entry or ".")
-            files = [
-                *place.glob(f"nvidia/{package}/lib/{pattern}"),
-                *place.glob(f"nvidia/cu[0-9]*/lib/{pattern}"),
-                *place.glob(f"{package}/lib/{pattern}"),
-            ]
+        for place, common in found:
+            own = place / "nvidia" / package / "lib"
+            folders = [own, *common, place / package / "lib"]
+            files = [file for folder in folders for file in _matching(folder, pattern)]
             if files:
                 yield files[0]
                 break
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    try:
+        names = [file.name for file in folder.iterdir()]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(fnmatch.filter(names, pattern))]

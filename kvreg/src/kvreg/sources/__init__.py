@@ -26,9 +26,14 @@ class RawManifest:
 
 @dataclass(frozen=True)
 class BlobStream:
-    """The bytes of a blob from `offset` on, which may be less than what was asked for."""
+    """The bytes of a blob from `offset` to `end`.
+
+    `offset` is less than what was asked for where a server knows no ranges; `end` may be more or
+    less than what was asked for.
+    """
 
     offset: int
+    end: int
     chunks: Iterator[bytes]
 
 
@@ -64,8 +69,13 @@ class Source(Protocol):
         """A whole blob of a few MiB at most, verified."""
         ...
 
-    def stream(self, descriptor: Descriptor, offset: int) -> AbstractContextManager[BlobStream]:
-        """Read a blob; iterating raises `Interrupted` when the transfer breaks off."""
+    def stream(
+        self, descriptor: Descriptor, start: int, end: int
+    ) -> AbstractContextManager[BlobStream]:
+        """Read a range of a blob; iterating raises `Interrupted` when the transfer breaks off.
+
+        Safe to use from several threads.
+        """
         ...
 
 
@@ -98,7 +108,7 @@ def read_small(source: Source, descriptor: Descriptor, attempts: int = 3) -> byt
     for _ in range(attempts):
         data = bytearray()
         try:
-            with source.stream(descriptor, 0) as stream:
+            with source.stream(descriptor, 0, descriptor.size) as stream:
                 for chunk in stream.chunks:
                     data += chunk
                     if len(data) > descriptor.size:

@@ -6,6 +6,7 @@ cured by a token fails at once instead of being tried again.
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
@@ -43,7 +44,10 @@ def parse_challenge(header: str) -> Challenge:
 
 
 class Authenticator:
-    """The ``Authorization`` header for one repository, kept until it is refused."""
+    """The ``Authorization`` header for one repository, kept until it is refused.
+
+    Safe to use from several threads: those whose token was refused together get one new token.
+    """
 
     def __init__(self, reference: RegistryReference, transport: Transport) -> None:
         self._reference = reference
@@ -51,14 +55,19 @@ class Authenticator:
         self._header: str | None = None
         self._credentials: Credentials | None = None
         self._looked = False
+        self._lock = threading.Lock()
 
     def headers(self) -> dict[str, str]:
         """What to send with a request."""
         return {} if self._header is None else {"Authorization": self._header}
 
-    def answer(self, header: str | None) -> None:
-        """Take up the challenge of a 401; `NetworkError` when it cannot be met."""
-        challenge = parse_challenge(header or "")
+    def answer(self, header: str | None, sent: Mapping[str, str] | None = None) -> None:
+        """Take up the challenge of a 401 to what was `sent`; `NetworkError` if it cannot be met."""
+        with self._lock:
+            if sent is None or sent == self.headers():
+                self._answer(parse_challenge(header or ""))
+
+    def _answer(self, challenge: Challenge) -> None:
         if challenge.scheme == "bearer":
             self._header = "Bearer " + self._token(challenge.parameters)
             return

@@ -81,13 +81,13 @@ class LayoutSource:
         return read_small(self, descriptor)
 
     @contextmanager
-    def stream(self, descriptor: Descriptor, offset: int) -> Iterator[BlobStream]:
-        """See `Source.stream`."""
+    def stream(self, descriptor: Descriptor, start: int, end: int) -> Iterator[BlobStream]:
+        """See `Source.stream`: to the end of the file, whatever was asked for."""
         path = self.local_path(descriptor)
         assert path is not None
         with path.open("rb") as file:
-            file.seek(offset)
-            yield BlobStream(offset, iter(lambda: file.read(_CHUNK), b""))
+            file.seek(start)
+            yield BlobStream(start, descriptor.size, iter(lambda: file.read(_CHUNK), b""))
 
     def _blob(self, digest: str) -> Path:
         return blob_file(self._root, digest)

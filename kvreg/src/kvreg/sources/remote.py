@@ -29,7 +29,7 @@ _CHUNK = 1 << 18
 _MAX_PAGES = 100
 _NO_API = frozenset({400, 404, 405, 406, 501})
 _NEXT = re.compile(r"""<([^<>]+)>\s*;\s*rel="?next"?""", re.I)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class RegistrySource:
@@ -84,15 +84,15 @@ class RegistrySource:
         return read_small(self, descriptor)
 
     @contextmanager
-    def stream(self, descriptor: Descriptor, offset: int) -> Iterator[BlobStream]:
-        """See `Source.stream`. A server that knows no ranges is read from the start."""
+    def stream(self, descriptor: Descriptor, start: int, end: int) -> Iterator[BlobStream]:
+        """See `Source.stream`. A server that knows no ranges is read from the beginning."""
         url = f"{self._base}/blobs/{descriptor.digest}"
-        response = self._get(url, {"Range": f"bytes={offset}-"} if offset else {})
+        response = self._get(url, _range_header(start, end, descriptor.size))
         if response.status == 416:
             # What we hold is not a beginning of what the server holds.
             response.close()
-            offset = 0
             response = self._get(url, {})
+        whole = False
         try:
             if response.status == 404:
                 raise NotFoundError(
@@ -101,12 +101,13 @@ class RegistrySource:
                     remedy="the artifact was published incompletely; publish it again",
                 )
             self._expect(response, {200, 206})
-            start = _start(response, offset)
-            _check_length(response, descriptor, start)
-            yield BlobStream(start, _chunks(response))
+            first, last = _span(response, descriptor, start)
+            yield BlobStream(first, last, _chunks(response))
+            whole = response.length_remaining == 0
         finally:
-            # The rest of a body that nobody wants is not read to its end.
-            response.close()
+            # A connection whose answer was read to its end serves the next range; the rest of a
+            # body that nobody wants is not read.
+            response.release_conn() if whole else response.close()
 
     def _next_page(self, response: urllib3.BaseHTTPResponse, url: str) -> str | None:
         match = _NEXT.search(response.headers.get("Link", ""))
@@ -121,13 +122,12 @@ class RegistrySource:
     def _get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Send a request; a 401 is answered, and after that is final, as any 403 is."""
         for is_last in (False, True):
-            response = self._transport.request(
-                "GET", url, {**headers, **self._authenticator.headers()}
-            )
+            login = self._authenticator.headers()
+            response = self._transport.request("GET", url, {**headers, **login})
             if response.status == 401 and not is_last:
                 challenge = response.headers.get("WWW-Authenticate")
                 response.close()
-                self._authenticator.answer(challenge)
+                self._authenticator.answer(challenge, login)
                 continue
             break
         if response.status in (401, 403):
@@ -154,31 +154,41 @@ class RegistrySource:
             )
 
 
-def _start(response: urllib3.BaseHTTPResponse, asked: int) -> int:
-    """The offset at which the body starts."""
-    if response.status == 200:
-        return 0
-    header = response.headers.get("Content-Range", "")
-    match = _CONTENT_RANGE.fullmatch(header)
-    if match is None or int(match[1]) != asked:
-        raise NetworkError(
-            "the registry sent another range than was asked for",
-            expected=f"bytes {asked}-",
-            found=repr(header),
-        )
-    return asked
+def _range_header(start: int, end: int, size: int) -> dict[str, str]:
+    if start == 0 and end >= size:
+        return {}
+    return {"Range": f"bytes={start}-" if end >= size else f"bytes={start}-{end - 1}"}
 
 
-def _check_length(response: urllib3.BaseHTTPResponse, descriptor: Descriptor, start: int) -> None:
-    """Refuse a blob whose stored length is wrong before it is read."""
+def _span(
+    response: urllib3.BaseHTTPResponse, descriptor: Descriptor, asked: int
+) -> tuple[int, int]:
+    """The range that the body is of. A blob whose stored length is wrong is refused unread."""
     length = response.headers.get("Content-Length", "")
-    if length.isdigit() and start + int(length) != descriptor.size:
+    if response.status == 200:
+        total = int(length) if length.isdigit() else descriptor.size
+        first, last = 0, total
+    else:
+        header = response.headers.get("Content-Range", "")
+        match = _CONTENT_RANGE.fullmatch(header)
+        if match is None or int(match[1]) != asked or int(match[2]) < asked:
+            raise NetworkError(
+                "the registry sent another range than was asked for",
+                expected=f"bytes {asked}-",
+                found=repr(header)[:100],
+            )
+        first, last = asked, int(match[2]) + 1
+        total = descriptor.size if match[3] == "*" else int(match[3])
+        if length.isdigit():
+            last = min(last, first + int(length))
+    if total != descriptor.size or last > total:
         raise VerificationError(
             f"the blob {descriptor.digest} has the wrong size",
             expected=f"{descriptor.size} bytes",
-            found=f"{start + int(length)} bytes",
+            found=f"{max(total, last)} bytes",
             remedy="the store is damaged or not to be trusted; try another one",
         )
+    return first, last
 
 
 def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -22,6 +22,8 @@ from kvreg.errors import NetworkError
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
+# Connections that are kept for the next request to the same host.
+_KEPT = 8
 
 TRANSIENT = (ReadTimeoutError, ProtocolError)
 """What a connection that was up can suffer; worth another attempt."""
@@ -50,6 +52,7 @@ class RetryPolicy:
 
 class Transport:
     """Sends GET (and, for tokens, POST) requests; every answer that is not transient is returned.
+    Safe to use from several threads.
 
     `read_timeout` is how long a read may bring nothing, in seconds.
     """
@@ -156,7 +159,9 @@ class Transport:
         if proxy is not None and proxy_bypass(parts.netloc):
             proxy = None
         if proxy not in self._pools:
-            self._pools[proxy] = urllib3.ProxyManager(proxy) if proxy else urllib3.PoolManager()
+            kind = urllib3.ProxyManager(proxy, maxsize=_KEPT) if proxy else None
+            # Two threads may come here at once: both use the one that was first.
+            self._pools.setdefault(proxy, kind or urllib3.PoolManager(maxsize=_KEPT))
         return self._pools[proxy]
 
 

@@ -2,11 +2,12 @@
 
 What is refused: names that are absolute, leave the directory, hold control characters or
 backslashes, or collide (also by case, on file systems that fold it); links and devices; encrypted
-members; overlapping data; members that RECORD does not list and the other way round; metadata
-that disagrees with the file name. All faults are reported at once.
+members; overlapping data; sizes that no data could unpack to, or above what was declared; members
+that RECORD does not list and the other way round; metadata that disagrees with the file name. All
+faults are reported at once. What can be seen only while a member is unpacked (its local header, its
+bytes) is compared then, see `kvreg.wheel.unpacking`.
 """
 
-import email.parser
 import re
 import stat
 import unicodedata
@@ -16,11 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from packaging.utils import canonicalize_name
 
 from kvreg.errors import Problem, VerificationError
+from kvreg.wheel.content import Content, FileContent
+from kvreg.wheel.localheader import SIZE as LOCAL_HEADER
 from kvreg.wheel.record import RecordRow, read_record
 from kvreg.wheel.tags import WheelName, same_name, same_version
 
@@ -31,17 +33,24 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What deflate can do at most: 258 bytes from two bits.
+_MOST_RATIO = 1032
 _MAX_METADATA = 16 << 20
 _MAX_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
 class Member:
-    """One regular file of a wheel: its name, unpacked size, and whether it is executable."""
+    """One regular file of a wheel: its name, unpacked size, and whether it is executable.
+
+    Its header and packed bytes lie between `start` and `end` of the archive.
+    """
 
     name: str
     size: int
     executable: bool
+    start: int
+    end: int
     info: zipfile.ZipInfo
     row: RecordRow
 
@@ -49,14 +58,19 @@ class Member:
 class WheelArchive:
     """A checked wheel. Its members' bytes are compared with their `Member.row` by the reader.
 
-    Raises `VerificationError` with every fault found. Use as a context manager.
+    `wheel` is a file, or what is still arriving. `declared` is how many bytes the wheel
+    may unpack to at most. Raises `VerificationError` with every fault found. Use as a context
+    manager.
     """
 
-    def __init__(self, path: Path, name: WheelName) -> None:
-        self.path = path
+    def __init__(
+        self, wheel: Path | Content, name: WheelName, *, declared: int | None = None
+    ) -> None:
+        self.content = FileContent(wheel) if isinstance(wheel, Path) else wheel
         self.name = name
+        self._declared = declared
         try:
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(self.content.reader())
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise VerificationError(
                 f"{name.filename} is not a zip archive", found=str(error)
@@ -77,15 +91,13 @@ class WheelArchive:
         trace: TracebackType | None,
     ) -> None:
         self._zip.close()
+        if isinstance(self.content, FileContent):
+            self.content.close()
 
     @property
     def unpacked_size(self) -> int:
         """Bytes of all members."""
         return sum(member.size for member in self.members)
-
-    def open(self, member: Member) -> IO[bytes]:
-        """Read a member's bytes (not verified). Safe to use from several threads."""
-        return self._zip.open(member.info)
 
     def read(self, member: Member) -> bytes:
         """All bytes of a small member (not verified)."""
@@ -110,13 +122,23 @@ class WheelArchive:
         self._raise(problems)
         unhashed = {f"{self.dist_info}/{name}" for name in ("RECORD", *_SIGNATURES)}
         self.record_name = record_name
+        ends = self._ends()
         self.members = tuple(
-            Member(name, info.file_size, _is_executable(info), info, rows[name])
+            Member(
+                name,
+                info.file_size,
+                _is_executable(info),
+                info.header_offset,
+                ends[info.header_offset],
+                info,
+                rows[name],
+            )
             for name, info in by_name.items()
             if name not in unhashed
         )
 
     def _info_problems(self) -> Iterable[Problem]:
+        ends = self._ends()
         total = 0
         for info in self._zip.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -127,12 +149,30 @@ class WheelArchive:
                 yield Problem(info.filename, "is encrypted")
             if info.compress_type not in _METHODS:
                 yield Problem(info.filename, "is compressed in an unusual way", "deflate or none")
-            total += info.compress_size
-        size = self.path.stat().st_size
-        if total > size:
+            elif not _is_possible(info):
+                yield Problem(
+                    info.filename,
+                    "cannot have its size",
+                    found=f"{info.file_size} bytes from {info.compress_size}",
+                )
+            if info.header_offset + LOCAL_HEADER + info.compress_size > ends[info.header_offset]:
+                yield Problem(info.filename, "overlaps what follows it in the archive")
+            total += info.file_size
+        offsets = {info.header_offset for info in self._zip.infolist()}
+        if len(offsets) != len(self._zip.infolist()):
+            yield Problem(self.name.filename, "members overlap: several have the same bytes")
+        if self._declared is not None and total > self._declared:
             yield Problem(
-                self.name.filename, "members overlap", f"{size} bytes in all", f"{total} bytes"
+                self.name.filename,
+                "unpacks to more than was declared",
+                f"at most {self._declared} bytes",
+                f"{total} bytes",
             )
+
+    def _ends(self) -> dict[int, int]:
+        """Where the bytes of what begins at an offset must end: at the next, or the directory."""
+        starts = sorted({info.header_offset for info in self._zip.infolist()})
+        return dict(zip(starts, [*starts[1:], self._zip.start_dir], strict=True))
 
     def _find_dist_info(self, infos: Sequence[zipfile.ZipInfo]) -> str:
         tops = {info.filename.partition("/")[0] for info in infos}
@@ -239,6 +279,13 @@ def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
+def _is_possible(info: zipfile.ZipInfo) -> bool:
+    """Whether data of the packed size can unpack to the size that the directory promises."""
+    if info.compress_type == zipfile.ZIP_STORED:
+        return info.file_size == info.compress_size
+    return info.file_size <= _MOST_RATIO * info.compress_size
+
+
 def _is_executable(info: zipfile.ZipInfo) -> bool:
     mode = info.external_attr >> 16
     # As pip does: only where the member says that it is a regular file at all.
@@ -246,5 +293,7 @@ def _is_executable(info: zipfile.ZipInfo) -> bool:
 
 
 def _headers(raw: bytes) -> dict[str, str]:
-    message = email.parser.HeaderParser().parsestr(raw.decode("utf-8", "replace"))
+    from email.parser import HeaderParser  # slow to import
+
+    message = HeaderParser().parsestr(raw.decode("utf-8", "replace"))
     return {key: str(value) for key, value in reversed(message.items())}

@@ -1,0 +1,1 @@
+"""The client as a single file: ``kvreg.pyz``, for hosts where even ``pip install`` is unwelcome."""

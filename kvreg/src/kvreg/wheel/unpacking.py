@@ -1,0 +1,397 @@
+"""Unpacks planned members in parallel, as soon as their bytes are there, and hashes all of them.
+
+Members of more than a megabyte come first, the largest first, so that no core is left alone with
+one at the end; each is inflated in one thread and hashed and written in another. The others go in
+batches of neighbours, which are read at once.
+"""
+
+import hashlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from zipfile import ZIP_DEFLATED, ZIP_STORED
+
+from kvreg.errors import Problem
+from kvreg.wheel import localheader
+from kvreg.wheel.content import Content
+from kvreg.wheel.inflate import DamagedError, Inflate
+from kvreg.wheel.plan import Placement, WheelPlan
+from kvreg.wheel.record import RecordRow
+from kvreg.wheel.reuse import EarlierFiles
+from kvreg.wheel.scripts import rewritten
+
+_LARGE = 1 << 20
+_PIECE = 1 << 18
+# Chunks that wait to be hashed and written: what one large member can hold of memory.
+_BEHIND = 4
+
+Result = RecordRow | Problem
+
+
+@dataclass(frozen=True)
+class Target:
+    """How files are written; `mask` is the process's umask."""
+
+    interpreter: str
+    mask: int
+    inflate: Inflate
+    earlier: EarlierFiles = field(default_factory=EarlierFiles)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Members that one worker unpacks into the directory `site` together; a large one is alone.
+
+    Paths are text here: there are thousands of them.
+    """
+
+    plan: WheelPlan
+    site: str
+    placements: tuple[Placement, ...]
+
+    @property
+    def large(self) -> bool:
+        """Whether it is one large member."""
+        return self.placements[0].member.size > _LARGE
+
+    @property
+    def start(self) -> int:
+        """Where the first member's header is."""
+        return self.placements[0].member.start
+
+    @property
+    def needed(self) -> int:
+        """Up to where bytes must be there before it is worth to begin."""
+        if self.large:
+            return self.start + 1
+        return self.placements[-1].member.end
+
+
+def batches(plan: WheelPlan, site: str, placements: Sequence[Placement]) -> Iterator[Batch]:
+    """Group members: large ones alone, neighbours up to a megabyte, packed or not, together."""
+    group: list[Placement] = []
+    size = 0
+    for placement in sorted(placements, key=lambda placement: placement.member.start):
+        member = placement.member
+        if member.size > _LARGE:
+            yield Batch(plan, site, (placement,))
+            continue
+        span = max(member.size, member.end - member.start)
+        if group and (size + span > _LARGE or member.end - group[0].member.start > _LARGE):
+            yield Batch(plan, site, tuple(group))
+            group, size = [], 0
+        group.append(placement)
+        size += span
+    if group:
+        yield Batch(plan, site, tuple(group))
+
+
+class Unpacker:
+    """Workers that unpack batches. `reused` counts bytes that needed no unpacking."""
+
+    def __init__(self, work: Sequence[Batch], target: Target, progress: Callable[[int], object]):
+        self._large = sorted(
+            (batch for batch in work if batch.large), key=lambda b: -b.placements[0].member.size
+        )
+        self._small = [batch for batch in work if not batch.large]
+        self._contents = [batch.plan.content for batch in work]
+        self._target = target
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._results: dict[tuple[int, str], Result] = {}
+        self.reused = 0
+
+    def run(self, workers: int) -> Mapping[tuple[int, str], Result]:
+        """Unpack everything; a row or a problem for each plan (by `id`) and path.
+
+        Raises what ended the transfer, or `OSError`; no worker is left when it does.
+        """
+        threads = [
+            threading.Thread(target=self._work, name=f"kvreg-unpack-{number}", daemon=True)
+            for number in range(max(1, workers))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:
+            # Ctrl-C: nobody may write any more when the directory is removed.
+            self._fail(error)
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            raise
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    def _work(self) -> None:
+        try:
+            while (batch := self._take()) is not None:
+                if batch.large:
+                    self._unpack_large(batch)
+                else:
+                    self._unpack_small(batch)
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None:
+                self._error = error
+        for content in self._contents:
+            content.abort()
+
+    def _take(self) -> Batch | None:
+        """The best batch whose bytes are there; waits for bytes; None when nothing is left."""
+        while self._error is None:
+            with self._lock:
+                remaining = [*self._large, *self._small]
+                if not remaining:
+                    return None
+                for batches in (self._large, self._small):
+                    for batch in batches:
+                        if batch.plan.content.has(batch.start, batch.needed):
+                            batches.remove(batch)
+                            return batch
+            content = remaining[0].plan.content
+            with content.changed:
+                ready = any(item.plan.content.has(item.start, item.needed) for item in remaining)
+                if not ready and self._error is None:
+                    content.check()
+                    content.changed.wait()
+        return None
+
+    def _done(self, batch: Batch, placement: Placement, result: Result) -> None:
+        with self._lock:
+            self._results[id(batch.plan), placement.path] = result
+
+    def _report(self, count: int) -> None:
+        with self._lock:
+            self._progress(count)
+
+    def _reuse(self, batch: Batch, placement: Placement) -> RecordRow | None:
+        """The row of a member that an earlier runtime has already."""
+        member = placement.member
+        if placement.is_script:
+            return None
+        mode = _mode(placement, self._target.mask)
+        path = f"{batch.site}/{placement.path}"
+        if not self._target.earlier.place(member.row, member.size, path, mode):
+            return None
+        with self._lock:
+            self.reused += member.size
+        return _row(placement)
+
+    def _unpack_small(self, batch: Batch) -> None:
+        data = memoryview(batch.plan.content.read(batch.start, batch.needed))
+        total = 0
+        for placement in batch.placements:
+            member = placement.member
+            result: Result | None = self._reuse(batch, placement)
+            if result is None:
+                raw = data[member.start - batch.start : member.end - batch.start]
+                try:
+                    result = self._write_small(batch, placement, _packed(bytes(raw), placement))
+                except DamagedError as error:
+                    result = Problem(member.name, f"cannot be read: it {error}")
+                except _HeaderError as error:
+                    result = error.problem
+            self._done(batch, placement, result)
+            total += member.size
+        self._report(total)
+
+    def _write_small(self, batch: Batch, placement: Placement, packed: bytes) -> Result:
+        member = placement.member
+        if member.info.compress_type == ZIP_STORED:
+            content = packed
+        else:
+            content = self._target.inflate.whole(packed, member.size)
+        state = hashlib.new(_algorithm(member.row), content)
+        if state.digest() != member.row.digest:
+            return _mismatch(member.name, member.row, state.digest())
+        row = _row(placement)
+        if placement.is_script:
+            content = rewritten(content, self._target.interpreter)
+            row = RecordRow(
+                placement.path, "sha256", hashlib.sha256(content).digest(), len(content)
+            )
+        handle = _create(self._target, batch.site, placement)
+        try:
+            _write(handle, content)
+        finally:
+            os.close(handle)
+        return row
+
+    def _unpack_large(self, batch: Batch) -> None:
+        (placement,) = batch.placements
+        member = placement.member
+        result: Result | None = self._reuse(batch, placement)
+        if result is not None:
+            self._report(member.size)
+        else:
+            try:
+                result = self._write_large(batch, placement)
+            except DamagedError as error:
+                result = Problem(member.name, f"cannot be read: it {error}")
+            except _HeaderError as error:
+                result = error.problem
+        self._done(batch, placement, result)
+
+    def _write_large(self, batch: Batch, placement: Placement) -> Result:
+        member, content = placement.member, batch.plan.content
+        start = member.start
+        head = content.read(start, start + localheader.SIZE)
+        size = max(localheader.header_size(head), localheader.SIZE)
+        head = content.read(start, min(start + size, member.end))
+        start += _checked_header(head, placement, member.end - start)
+        pieces = _pieces(content, start, start + member.info.compress_size)
+        if member.info.compress_type == ZIP_DEFLATED:
+            pieces = self._target.inflate.chunks(pieces, member.size)
+        sink = _Sink(self._target, batch.site, placement)
+        try:
+            for piece in pieces:
+                if self._error is not None:
+                    raise _StoppedError
+                sink.put(piece)
+                self._report(len(piece))
+        finally:
+            sink.close()
+        if sink.found != member.row.digest:
+            return _mismatch(member.name, member.row, sink.found)
+        if sink.written is not None:
+            return RecordRow(placement.path, "sha256", sink.written, sink.size)
+        return _row(placement)
+
+
+class _StoppedError(Exception):
+    """Another worker has failed."""
+
+
+class _HeaderError(Exception):
+    """The local header of a member is wrong."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class _Sink:
+    """Hashes and writes the chunks of a large member in a thread of its own.
+
+    After `close`: `found`, the digest of what came; of a script that was changed also `written`
+    and `size`, the digest and size of what was written.
+    """
+
+    def __init__(self, target: Target, site: str, placement: Placement) -> None:
+        self._interpreter = target.interpreter if placement.is_script else None
+        self._state = hashlib.new(_algorithm(placement.member.row))
+        self._changed = hashlib.sha256() if placement.is_script else None
+        self._error: BaseException | None = None
+        self._queue: queue.Queue[bytes | None] = queue.Queue(_BEHIND)
+        self.size = 0
+        self._handle = _create(target, site, placement)
+        self._thread = threading.Thread(target=self._run, name="kvreg-write", daemon=True)
+        self._thread.start()
+
+    def put(self, chunk: bytes) -> None:
+        """Take the next bytes; waits when the disk is behind."""
+        self._queue.put(chunk)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        self._queue.put(None)
+        self._thread.join()
+        os.close(self._handle)
+        if self._error is not None:
+            raise self._error
+        self.found = self._state.digest()
+        self.written = self._changed.digest() if self._changed is not None else None
+
+    def _run(self) -> None:
+        while (chunk := self._queue.get()) is not None:
+            if self._error is not None:
+                # Goes on taking, so that nobody waits for room in the queue.
+                continue
+            try:
+                self._state.update(chunk)
+                if self._changed is not None:
+                    if self._interpreter is not None:
+                        # The line to change is in the first chunk, if anywhere.
+                        chunk, self._interpreter = rewritten(chunk, self._interpreter), None
+                    self._changed.update(chunk)
+                _write(self._handle, chunk)
+                self.size += len(chunk)
+            except BaseException as error:
+                self._error = error
+
+
+def _packed(raw: bytes, placement: Placement) -> bytes:
+    """The packed bytes of a member from everything between its header and what follows it."""
+    size = _checked_header(raw, placement, len(raw))
+    return raw[size : size + placement.member.info.compress_size]
+
+
+def _checked_header(raw: bytes, placement: Placement, room: int) -> int:
+    """The size of a local header that is as it should be; else `_HeaderError`."""
+    member = placement.member
+    size = localheader.header_size(raw)
+    if not size or size > len(raw) or size + member.info.compress_size > room:
+        raise _HeaderError(Problem(member.name, "has no room in the archive, or no local header"))
+    if (problem := localheader.header_problem(raw[:size], member.info)) is not None:
+        raise _HeaderError(problem)
+    return size
+
+
+def _pieces(content: Content, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        piece = content.read_some(start, min(start + _PIECE, end))
+        if not piece:
+            raise DamagedError("ends with its archive")
+        yield piece
+        start += len(piece)
+
+
+def _row(placement: Placement) -> RecordRow:
+    """The row of a file that is as it is in the wheel."""
+    row = placement.member.row
+    return RecordRow(placement.path, row.algorithm, row.digest, placement.member.size)
+
+
+def _create(target: Target, site: str, placement: Placement) -> int:
+    path = f"{site}/{placement.path}"
+    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    if _is_executable(placement):
+        os.fchmod(handle, _mode(placement, target.mask))
+    return handle
+
+
+def _mode(placement: Placement, mask: int) -> int:
+    return (0o777 & ~mask) | 0o111 if _is_executable(placement) else 0o666 & ~mask
+
+
+def _is_executable(placement: Placement) -> bool:
+    return placement.is_script or placement.member.executable
+
+
+def _write(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _algorithm(row: RecordRow) -> str:
+    assert row.algorithm is not None, "a member without a hash is refused before"
+    return row.algorithm
+
+
+def _mismatch(name: str, row: RecordRow, found: bytes) -> Problem:
+    expected = row.digest.hex() if row.digest else ""
+    what = "does not match RECORD"
+    return Problem(name, what, f"{row.algorithm}={expected}", f"{row.algorithm}={found.hex()}")
