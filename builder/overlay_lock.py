@@ -55,7 +55,10 @@ def lock_text(
     if policy and policy.extras:
         lines.append(f"# Extras: {', '.join(policy.extras)}.")
     for item in policy.omissions if policy else ():
-        lines.append(f"# Left out: {item.name}: {item.reason}.")
+        what = f"the wheel's own {item.name}" if item.direct else item.name
+        lines.append(f"# Left out: {what}: {item.reason}.")
+    for name, date in sorted(policy.exclude_newer_package.items()) if policy else ():
+        lines.append(f"# {name} as of {date}.")
     for need in overlay.broken:
         lines.append(f"# The host does not meet its own: {need}.")
     for entry in entries:
