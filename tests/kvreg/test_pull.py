@@ -197,7 +197,7 @@ def set_role(role):
         (retitle("other-1-py3-none-any.whl"), ContractError, "not the runtime"),
         (retitle("demo_pkg-1.3-py3-none-any.whl"), ContractError, "not the runtime"),
         (
-            retitle("demo_pkg-1.2+cu128.sm75-cp313-cp313-linux_x86_64.whl"),
+            retitle("demo_pkg-1.2+cu128.sm75-cp39-cp39-linux_x86_64.whl"),
             ContractError,
             "cannot be loaded",
         ),
