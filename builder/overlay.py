@@ -30,6 +30,8 @@ from kvreg.model.protected import is_protected
 
 Say = Callable[[str], None]
 
+_ANY_DATE = "9999-01-01T00:00:00Z"
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -76,13 +78,14 @@ class Resolver:
 
     @cached_property
     def _omitted(self) -> frozenset[str]:
-        return frozenset(item.name for item in self.policy.omissions)
+        return frozenset(item.name for item in self.policy.omissions if not item.direct)
 
     @cached_property
     def roots(self) -> list[Requirement]:
         """What the wheel itself requires on this host, less what is omitted."""
         found = requires(self.metadata, self.policy.extras, marker_environment(self.profile))
-        return [item for item in found if canonicalize_name(item.name) not in self._omitted]
+        left_out = {item.name for item in self.policy.omissions}
+        return [item for item in found if canonicalize_name(item.name) not in left_out]
 
     def resolve(self, say: Say) -> Overlay:
         """Raises ContractError when the host cannot do, UsageError when nothing resolves."""
@@ -168,6 +171,11 @@ class Resolver:
         ]
         if self.exclude_newer:
             command += ["--exclude-newer", f"{self.exclude_newer}T00:00:00Z"]
+            # What is the host's alone has one version, however new it is.
+            for name in sorted(constrained):
+                command += ["--exclude-newer-package", f"{name}={_ANY_DATE}"]
+        for name, date in sorted(self.policy.exclude_newer_package.items()):
+            command += ["--exclude-newer-package", f"{name}={date}T00:00:00Z"]
         with tempfile.TemporaryDirectory(prefix="kvreg-overlay-") as name:
             folder = Path(name)
             plain = (str(Requirement(str(item).partition(";")[0])) for item in self.roots)

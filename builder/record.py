@@ -286,7 +286,10 @@ def _thinning(facts: dict[str, Any]) -> list[str]:
         )
         for item in facts["modules"]
     ]
-    rows += [(item["path"], "", "left out", "", item["reason"]) for item in facts["dropped"]]
+    rows += [
+        (item["path"], "", "left out", item["reason"], _payloads(item["removed"]))
+        for item in facts["dropped"]
+    ]
     return [
         f"From `{upstream['filename']}`, {upstream['size']:,} bytes, sha256"
         f" `{upstream['sha256']}`, for {', '.join(facts['architectures'])}. All other sections of"

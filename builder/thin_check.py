@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from builder.elf_layout import PT_LOAD, PT_PHDR, SEGMENT_SIZE, Layout, Section
 from builder.fatbin import SECTIONS, Buffer, parse_fatbin
@@ -86,7 +87,7 @@ def _segments(before: Layout, after: Layout, old: Buffer, new: Buffer) -> Iterat
     for segment in loads:
         if segment.align > 1 and (segment.offset - segment.address) % segment.align:
             yield f"the segment at {segment.address:#x} cannot be mapped"
-    for one, other in zip(loads, loads[1:], strict=False):
+    for one, other in pairwise(loads):
         page = max(one.align, 1)
         if -(-(one.address + one.memory_size) // page) * page > other.address // page * page:
             yield f"the segment at {other.address:#x} hides the one before it"

@@ -121,7 +121,7 @@ def thin_module(data: Buffer, plan: ModulePlan) -> bytes | None:
         if not any(choice.removed for choice in item.choices):
             continue
         # Sections are found anew: the ones before have moved what follows them.
-        section = [s for s in Layout.read(result).sections if _is(s, item.section)][0]
+        section = next(s for s in Layout.read(result).sections if _is(s, item.section))
         pieces = _pieces(data, item)
         try:
             result = _written(lambda write: punch(result, section, pieces, write))  # noqa: B023

@@ -55,6 +55,7 @@ class WheelPlan:
     upstream: str
     wanted: Wanted
     modules: tuple[ModulePlan, ...]
+    dropped: tuple[ModulePlan, ...] = ()
 
     def module(self, path: str) -> ModulePlan | None:
         """The plan of a member, None for one that is not thinned."""
@@ -67,8 +68,12 @@ class WheelPlan:
             "ptx": self.wanted.ptx,
             "modules": [item.to_dict() for item in self.modules],
             "dropped": [
-                {"path": path, "reason": reason}
-                for path, reason in sorted(self.wanted.drop.items())
+                {
+                    "path": item.path,
+                    "reason": self.wanted.drop[item.path],
+                    "removed": summary(item.removed),
+                }
+                for item in self.dropped
             ],
         }
 
@@ -90,20 +95,21 @@ def plan_wheel(
             problems=[Problem(path, "no such member") for path in unknown],
             remedy="correct the paths in [[build.omission]]",
         )
-    modules = []
+    modules, dropped = [], []
     for info in wheel.members:
-        if info.filename in wanted.drop:
-            continue
-        if is_module(info.filename):
+        drop = info.filename in wanted.drop
+        if drop or is_module(info.filename):
             with wheel.open(info) as (data, _):
-                plan = _plan(info.filename, data, wanted)
-            if plan is not None and plan.choices:
+                plan = _plan(info.filename, data, wanted) or ModulePlan(info.filename, ())
+            if drop:
+                dropped.append(plan)
+            elif plan.choices:
                 modules.append(plan)
         if progress:
             progress(info.file_size)
-    plan = WheelPlan(wheel.filename, wanted, tuple(modules))
-    _judge(plan)
-    return plan
+    whole = WheelPlan(wheel.filename, wanted, tuple(modules), tuple(dropped))
+    _judge(whole)
+    return whole
 
 
 def is_module(path: str) -> bool:
@@ -118,7 +124,8 @@ def is_module(path: str) -> bool:
 
 def _plan(path: str, data: Any, wanted: Wanted) -> ModulePlan | None:
     try:
-        return plan_module(path, data, wanted.gpus, ptx=wanted.ptx, emptied=wanted.empty.get(path))
+        emptied = wanted.drop.get(path) or wanted.empty.get(path)
+        return plan_module(path, data, wanted.gpus, ptx=wanted.ptx, emptied=emptied)
     except LayoutError:
         if bytes(data[:4]) == b"\x7fELF":
             raise
