@@ -93,6 +93,8 @@ class Bench:
         self.environment = {
             **INSTALLED,
             "KVREG_PROFILES": str(folder / "profiles"),
+            # On the same file system for everybody, so that nobody moves files from one to another.
+            "TMPDIR": str(folder / "out"),
         }
 
     def contenders(self) -> dict[str, list[Command]]:
