@@ -37,7 +37,8 @@ class Built:
     """A finished build. Times in seconds, memory in bytes.
 
     environment: the variables that the compile saw. units: translation units with their times.
-    compile_cache: ccache's counters, empty when no cache was used.
+    compile_cache: ccache's counters, empty when no cache was used. thinning: what was taken out of
+    which wheel, None for one that is not thinned.
     """
 
     wheel: Path
@@ -52,6 +53,7 @@ class Built:
     steps: tuple[dict[str, Any], ...] = ()
     units: tuple[Unit, ...] = ()
     compile_cache: dict[str, int] = field(default_factory=dict)
+    thinning: dict[str, Any] | None = None
 
 
 def locked_inputs(profile: Profile, folder: Path) -> dict[str, tuple[Input, ...]]:
@@ -188,13 +190,38 @@ def build(
 def adopt(profile: Profile, folder: Path, *, cache: InputCache, out: Path) -> Built:
     """Take the one locked wheel as it is. Raises NotFoundError when the cache lacks it."""
     started, clock = datetime.now(UTC), time.monotonic()
+    item = locked_wheel(profile, folder, cache)
+    with storage_errors("write", out):
+        out.mkdir(parents=True, exist_ok=True)
+        wheel = out / item.filename
+        wheel.unlink(missing_ok=True)
+        try:
+            os.link(cache.path(item.sha256), wheel)
+        except OSError:
+            shutil.copyfile(cache.path(item.sha256), wheel)
+    return Built(
+        wheel=wheel,
+        inputs=tuple(i for role in locked_inputs(profile, folder).values() for i in role),
+        toolchain=None,
+        jobs=None,
+        started=started,
+        wall_seconds=round(time.monotonic() - clock, 1),
+    )
+
+
+def locked_wheel(profile: Profile, folder: Path, cache: InputCache) -> Input:
+    """The one wheel that a profile takes from upstream; its bytes in the cache are the locked ones.
+
+    Raises NotFoundError when the cache lacks an input, ContractError when they are damaged, or the
+    lock names another number of wheels.
+    """
     locks = locked_inputs(profile, folder)
-    inputs = tuple(i for role in locks.values() for i in role)
-    require_present(inputs, cache, profile.name)
+    require_present(tuple(i for role in locks.values() for i in role), cache, profile.name)
     wheels = [i for i in locks.get("source", ()) if i.kind == "wheel"]
     if len(wheels) != 1:
         raise ContractError(
-            f"recipe adopt of {profile.name} needs exactly one wheel in source.lock",
+            f"recipe {profile.build.recipe} of {profile.name} needs exactly one wheel in"
+            " source.lock",
             expected="1",
             found=str(len(wheels)),
         )
@@ -207,22 +234,7 @@ def adopt(profile: Profile, folder: Path, *, cache: InputCache, out: Path) -> Bu
             found=found,
             remedy="remove it from the cache and fetch again",
         )
-    with storage_errors("write", out):
-        out.mkdir(parents=True, exist_ok=True)
-        wheel = out / item.filename
-        wheel.unlink(missing_ok=True)
-        try:
-            os.link(cache.path(item.sha256), wheel)
-        except OSError:
-            shutil.copyfile(cache.path(item.sha256), wheel)
-    return Built(
-        wheel=wheel,
-        inputs=inputs,
-        toolchain=None,
-        jobs=None,
-        started=started,
-        wall_seconds=round(time.monotonic() - clock, 1),
-    )
+    return item
 
 
 def judge_cuda(profile: Profile, toolchain: ToolchainImage) -> None:

@@ -16,6 +16,7 @@ from builder.commands.lock import lock
 from builder.commands.overlay import overlay
 from builder.commands.publish import publish
 from builder.commands.record import record
+from builder.commands.thin import thin
 from builder.commands.toolchain import toolchain
 from builder.commands.zipapp import zipapp
 
@@ -39,5 +40,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-for command in (lock, overlay, fetch, build, audit, publish, record, toolchain, zipapp):
+for command in (lock, overlay, fetch, build, thin, audit, publish, record, toolchain, zipapp):
     main.add_command(command)

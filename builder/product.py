@@ -16,6 +16,7 @@ from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
 from builder.layout import Checkout, find_checkout
+from builder.recipes.model import recipe
 from builder.record import (
     is_build_of,
     make_record,
@@ -38,6 +39,12 @@ RECORD, SBOM, AUDIT, PAGE = "record.json", "sbom.cdx.json", "audit.json", "recor
 PROVENANCE = "provenance.json"
 DESCRIPTIONS = (RECORD, SBOM, AUDIT, PAGE, PROVENANCE)
 """What is written beside a wheel."""
+
+
+_HOW = {
+    "adopt": "taken from the package index as it is",
+    "thin": "upstream's wheel with device code for the profile's GPUs alone",
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Plan:
         how = (
             f"{self.toolchain}, {self.jobs.count} jobs: {self.jobs.reason}"
             if self.toolchain
-            else "taken from the package index as it is"
+            else _HOW[self.profile.build.recipe]
         )
         return (
             f"{self.profile.name}: {self.profile.runtime.package} {self.profile.runtime.version}, "
@@ -111,7 +118,7 @@ def plan_product(
     profile = load_profile(folder)
     inputs = tuple(i for role in locked_inputs(profile, folder).values() for i in role)
     chosen = None
-    if profile.build.recipe != "adopt":
+    if recipe(profile.build.recipe).script is not None:
         chosen = toolchain or profile.build.toolchains[0]
         if chosen not in profile.build.toolchains:
             raise UsageError(
@@ -146,7 +153,9 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     # An earlier finished build stays as it is until this one has its wheel.
     fresh = out / UNFINISHED
     shutil.rmtree(fresh, ignore_errors=True)
-    if plan.toolchain is None:
+    if profile.build.recipe == "thin":
+        built = _thin(plan, fresh, say)
+    elif plan.toolchain is None:
         built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
         built = _compile(plan, fresh, use_compile_cache, say)
@@ -156,6 +165,14 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
         file.replace(out / file.name)
     fresh.rmdir()
     return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
+
+
+def _thin(plan: Plan, out: Path, say: Say) -> Built:
+    from builder.thin import build_thin
+
+    say("thinning upstream's wheel, and comparing every module with its own")
+    with progress(None, "thinning") as bar:
+        return build_thin(plan.profile, plan.folder, cache=plan.cache, out=out, progress=bar.update)
 
 
 def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
@@ -239,14 +256,14 @@ def examine(
 
 
 def _embedded(product: Product, folder: Path, say: Say) -> Product:
-    """The product with an SBOM inside its wheel (PEP 770), if it was compiled here.
+    """The product with an SBOM inside its wheel (PEP 770), if it was compiled or thinned here.
 
     A wheel that others built keeps its bytes, by which it is known.
     """
     from builder.wheelfile import embed_sbom
 
     profile, record = product.profile, product.record
-    if toolchain_facts(record) is None:
+    if toolchain_facts(record) is None and "thinning" not in record:
         return product
     document = _sbom(profile, folder, record, embedded=True)
     done = embed_sbom(product.wheel, document, profile.build.source_date_epoch)
@@ -281,6 +298,7 @@ def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: b
         omissions=profile.build.omissions,
         roles=roles,
         overlay=() if embedded else overlay_inputs(profile, folder),
+        thinning=record.get("thinning"),
     )
 
 

@@ -3,8 +3,7 @@
 import csv
 import json
 import random
-import subprocess
-import sys
+import re
 import time
 from itertools import pairwise
 
@@ -13,6 +12,8 @@ import pytest
 from kvreg.analysis import analyze
 from kvreg.analysis.table import rows_of
 from kvreg.model.digest import sha256_file
+from kvreg.report.evidence import gather
+from kvreg.report.page import page
 from kvreg.sweep.metrics import mean
 from kvreg.sweep.plan import load_plan
 from tests.support.openai_server import closed_loop_tokens_per_s, memory_mib
@@ -63,24 +64,21 @@ def test_the_analysis_finds_exactly_that(swept):
 
 
 def test_the_report_finds_exactly_that(swept):
-    report = swept.root / "report"
-    words = ["kvreg", "sweep", "report", swept.out, "--out", report, "--simulated"]
-    subprocess.run([sys.executable, "-m", *map(str, words)], check=True, capture_output=True)
-    rows = list(csv.DictReader((report / "tables" / "crossovers.csv").open()))
-    found = {
-        row["workload"]: row["first_sustained_favorable"]
-        for row in rows
-        if row["metric"] == "output_tokens_per_s"
-    }
-    assert found == {"short": "16", "long": "RESOURCE_GATED@16"}
-    cells = list(csv.DictReader((report / "tables" / "cells.csv").open()))
-    assert sorted(row["state"] for row in cells if row["state"] != "MEASURED") == [
-        "FAILED",
-        "FAILED",
-        "RESOURCE_GATED",
-    ]
-    page = (report / "index.html").read_text(encoding="utf-8")
-    assert "killed by SIGKILL" in page and "the server hangs" in page
+    evidence = gather(swept.out)
+    text = page(evidence)
+    cells = dict(re.findall(r'data-workload="(\w+)"[^>]*><span class="large">([^<]+)<', text))
+    assert cells == {"short": "at 16", "long": "gated at 16"}
+    assert evidence.simulated and "Simulated data" in text
+    assert load_plan(swept.out).digest in text and "Mean seconds of a measured cell" in text
+    states = {name: result.state for name, result in swept.ledger().results.items()}
+    for name, part in (
+        (CRASH, "killed by SIGKILL"),
+        (HANG, "no token"),
+        (OVER, "past the boundary"),
+    ):
+        assert states[name] != "MEASURED" and part in text
+    assert {file.path for file in evidence.raw_files} >= {"ledger.jsonl", "plan.toml", "facts.json"}
+    assert len(evidence.raw_files) == sum(path.is_file() for path in swept.out.rglob("*"))
 
 
 @pytest.mark.parametrize("shape", [("short", 32), ("long", 256)])
