@@ -93,9 +93,9 @@ def build_sbom(
     and which of the ``build`` lock, as `builder.build.locked_inputs` returns them: build inputs
     are marked as excluded from the result; without it no input is. `overlay` are wheels that are
     shipped beside this one. `thinning` are the facts of a thinned wheel (`builder.thin_wheel`): the
-    wheel then names its ancestor, and its modules what was kept and removed. The timestamp is the profile's
-    ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it. Raises
-    ContractError for a profile whose lock files are missing.
+    wheel then names its ancestor, and its modules what was kept and removed. The timestamp is the
+    profile's ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it.
+    Raises ContractError for a profile whose lock files are missing.
     """
     used_to_build = {item.filename for item in (roles or {}).get("build", ())}
     if torch is not None and torch not in inputs:
