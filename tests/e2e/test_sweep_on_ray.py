@@ -45,7 +45,7 @@ def ray_python(environments: Path) -> Path:
     return python
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(ray_python):
     """The address of two nodes with two GPUs each."""
     process = subprocess.Popen(
@@ -91,16 +91,23 @@ def sweep(bench, ray_python, cluster):
     words = [str(ray_python), *bench.command("run", sampler="none")[1:], "--engine", "ray"]
     words += ["--ray-address", cluster, "--caches", str(bench.root / "caches"), "--json"]
 
+    runners = []
+
     def start(*options: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
+        runner = subprocess.Popen(
             [*words, *options],
             env=bench.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        runners.append(runner)
+        return runner
 
-    return start
+    yield start
+    for runner in runners:
+        runner.kill()
+        runner.wait()
 
 
 def test_shards_go_to_nodes_and_evidence_comes_back(bench, sweep):

@@ -36,7 +36,7 @@ import importlib, importlib.metadata as metadata, json, os, sys
 
 def origins():
     import shared_ns.host_part, shared_ns.runtime_part, shadowed, demo_pkg, by_pth, sitecustomize
-    import demo_plugin, lonely
+    import demo_plugin, lonely, loads_by_file
     entry = {e.name: e.load().__module__ for e in metadata.entry_points(group="demo.plugins")}
     modules = (shared_ns.host_part, shared_ns.runtime_part, shadowed, demo_pkg, by_pth,
                demo_plugin, lonely)
@@ -83,6 +83,14 @@ if __name__ == "__main__":
 """
 
 
+# As transformers does: no finder is asked.
+LOADS_BY_FILE = """\
+import importlib.util
+spec = importlib.util.spec_from_file_location("anything", __file__.replace("loads_", "loaded_"))
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+
+
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
     """A runtime with an overlay that uses everything that installed packages may use."""
@@ -101,7 +109,10 @@ def runtime(tmp_path, monkeypatch):
             "shared_ns/runtime_part.py": b"",
             "demo_plugin.py": b"def register(): pass\n",
             "extra.pth": b"behind_a_pth\nimport demo_start_up\n",
+            "early.py": b"",
+            "loads_by_file.py": LOADS_BY_FILE.encode(),
             "behind_a_pth/by_pth.py": b"",
+            "loaded_by_file.py": b"",
             "demo_start_up.py": b"import os\nos.environ['DEMO_PTH_RAN'] = 'overlay'\n",
         },
         entry_points="[demo.plugins]\nplugin = demo_plugin:register\n",
@@ -135,6 +146,9 @@ def host(tmp_path):
     (site / "shared_ns").mkdir()
     (site / "shared_ns/host_part.py").write_text("")
     (site / "sitecustomize.py").write_text("STARTED = True\n")
+    # Imports a module of the overlay before any sitecustomize, as that of setuptools does.
+    active = "any(path.endswith('/overlay') for path in sys.path)"
+    (site / "early.pth").write_text(f"import sys; {active} and __import__('early')\n")
     # The client, as if it were installed there.
     own = {Path(__import__(name).__file__).parents[1] for name in ("kvreg", "click", "packaging")}
     (site / "client.pth").write_text("".join(f"{path}\n" for path in sorted(own)))
@@ -222,7 +236,7 @@ def test_compiled_files_go_into_the_home_and_hosts_stay_theirs(host, home, runti
     notebook(host, home, tmp_path)
     assert not list(runtime.folder.rglob("__pycache__"))
     compiled = {path.name.partition(".")[0] for path in (home / "pycache").rglob("*.pyc")}
-    assert {"origins", "by_pth", "runtime_part"} <= compiled
+    assert {"origins", "by_pth", "runtime_part", "early", "loaded_by_file"} <= compiled
     assert "host_part" not in compiled
     packages = next((host / "lib").glob("python3*/site-packages"))
     assert list((packages / "shared_ns/__pycache__").glob("host_part*"))
@@ -235,10 +249,10 @@ def test_compiled_files_go_into_the_home_and_hosts_stay_theirs(host, home, runti
 UNDO = """\
 import json, os, sys, kvreg
 def state():
-    from kvreg.startup import _HOOK
-    hooks = [h for h in sys.path_hooks if getattr(h, _HOOK, False)]
+    from importlib.machinery import SourceFileLoader as loader
     inside = [p for p in sys.path_importer_cache if p.startswith(sys.argv[1])]
-    return {"path": list(sys.path), "env": dict(os.environ), "hooks": len(hooks), "cache": inside}
+    return {"path": list(sys.path), "env": dict(os.environ), "cache": inside,
+            "loader": [loader.set_data.__module__, loader.get_data.__module__]}
 import kvreg.kernel
 os.environ["PATH"] = "/usr/bin:/bin"
 os.environ["DEMO_METHOD"] = "mine"
@@ -402,3 +416,23 @@ def test_the_start_up_file_needs_nothing_of_the_client(home, runtime, tmp_path):
     assert ended.stdout.split() == [str(runtime.site / "demo_pkg/__init__.py"), "False"]
     assert ended.stderr == ""
     shutil.rmtree(bare)
+
+
+def test_what_of_the_host_would_see_another_version_is_listed(host, home, runtime):
+    packages = next((host / "lib").glob("python3*/site-packages"))
+    for name, requires in (("happy", "shadowed>=1"), ("broken", "shadowed<2"), ("other", "lonely")):
+        info = packages / f"{name}-1.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\nRequires-Dist: {requires}\n"
+        text += "Requires-Dist: shadowed<1; extra == 'never'\nRequires-Dist: not a requirement\n"
+        (info / "METADATA").write_text(text)
+    kvreg = [host / "bin/python", "-m", "kvreg", "env", "demo", "--home", home, "--affected"]
+    lines = subprocess.run(kvreg, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == [
+        "broken 1 needs shadowed<2: the host has 1, it would get 2: NOT satisfied",
+        "happy 1 needs shadowed>=1: the host has 1, it would get 2: satisfied",
+    ]
+    rows = json.loads(
+        subprocess.run([*kvreg, "--json"], capture_output=True, text=True, check=True).stdout
+    )
+    assert [row["package"] for row in rows] == ["broken", "happy"]

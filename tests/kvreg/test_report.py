@@ -323,6 +323,18 @@ def test_what_did_not_go_well_is_on_the_page(tmp_path):
         assert said in text
 
 
+def test_what_stayed_below_the_boundary_is_no_mean(tmp_path):
+    folder = write_sweep(tmp_path / "s", states={"opt-125m.long.c16.tp2.r2": "RESOURCE_GATED"})
+    rows = read_csv(tables(gather(folder))["points.csv"])
+    [row] = [
+        row
+        for row in rows
+        if (row["workload"], row["concurrency"], row["metric"])
+        == ("long", "16", "output_tokens_per_s")
+    ]
+    assert row["verdict"] == "gated" and row["candidate_mean"] == "" and row["baseline_mean"] != ""
+
+
 def test_a_simulated_engine_is_said_by_its_identity(tmp_path):
     folder = write_sweep(tmp_path / "sweep")
     identity = json.loads((folder / "identity.json").read_text())

@@ -197,7 +197,7 @@ def test_env_can_be_evaluated_by_a_shell(kvreg, staged):
     result = json.loads(kvreg("env", "demo", "--json").stdout)
     assert set(result["variables"]) == {
         "PYTHONPATH", "PATH", "KVREG_PROFILE", "KVREG_PROFILE_DIGEST", "KVREG_MANIFEST_DIGEST",
-        "KVREG_RUNTIME", "KVREG_PYTHON", "KVREG_PYCACHE", "KVREG_SETTINGS",
+        "KVREG_RUNTIME", "KVREG_PYTHON", "KVREG_PYCACHE", "KVREG_SETTINGS", "PYTHONPYCACHEPREFIX",
     }  # fmt: skip
     script = exports + "\ndemo"
     output = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout

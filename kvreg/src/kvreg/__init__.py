@@ -11,6 +11,7 @@ a notebook calls is imported when it is used first:
 ``kvreg.activate``   import from a staged runtime, here and in children: `kvreg.kernel.activate`
 ``kvreg.deactivate`` undo that: `kvreg.kernel.deactivate`
 ``kvreg.LLM``        upstream's ``vllm.LLM`` on a checked host: `kvreg.llm.LLM`
+``kvreg.serve``      upstream's server, ready, for as long as a block lasts: `kvreg.serve.serve`
 ===================  ================================================================
 
 >>> import kvreg
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kvreg.kernel import activate as activate
     from kvreg.kernel import deactivate as deactivate
     from kvreg.llm import LLM as LLM
+    from kvreg.serve import serve as serve
 
 _API = {
     "facts": ("kvreg.facts.collection", "collect"),
@@ -42,6 +44,7 @@ _API = {
     "activate": ("kvreg.kernel", "activate"),
     "deactivate": ("kvreg.kernel", "deactivate"),
     "LLM": ("kvreg.llm", "LLM"),
+    "serve": ("kvreg.serve", "serve"),
 }
 """What is called on the package: name -> (module, attribute). A row for each function."""
 

@@ -10,6 +10,7 @@
 ``KVREG_RUNTIME``          folder of the runtime
 ``KVREG_PYTHON``           the Python that it is for, such as ``cpython-312``
 ``KVREG_PYCACHE``          where compiled files of the runtime go, so that it stays as verified
+``PYTHONPYCACHEPREFIX``    the same, for what is imported before the hook; left alone when set
 ``KVREG_SETTINGS``         names of the profile's settings that were set
 the profile's settings     ``[runtime.environment]``, where the user has not set them
 =========================  =====================================================================
@@ -24,12 +25,19 @@ from pathlib import Path
 from kvreg import catalogue
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
+from kvreg.integrity import require_settled
 from kvreg.model.digest import parse_digest
 from kvreg.model.profile import Profile
 from kvreg.programs import program_folders
 from kvreg.request import Request, split_identity
 from kvreg.runtime import Runtime, read_runtime, readable_runtimes
-from kvreg.startup import PLACES, PYCACHE_VARIABLE, PYTHON_VARIABLE, RUNTIME_VARIABLE
+from kvreg.startup import (
+    PLACES,
+    PREFIX_VARIABLE,
+    PYCACHE_VARIABLE,
+    PYTHON_VARIABLE,
+    RUNTIME_VARIABLE,
+)
 
 SETTINGS_VARIABLE = "KVREG_SETTINGS"
 
@@ -62,7 +70,9 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
 
     The start-up hook is written into the home if it is not there. A value of the user's wins over
     the profile's setting; whether it is one that the profile denies is `check_environment`'s.
+    Raises `VerificationError` for a runtime that a crash of the machine has damaged.
     """
+    require_settled(runtime)
     profile = runtime.profile()
     places = [str(place) for place in runtime.places]
     python = [str(start_up_folder(home)), *places]
@@ -74,6 +84,9 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
         for name, value in profile.runtime.environment.set.items()
         if name not in base or name in base.get(SETTINGS_VARIABLE, "").split()
     }
+    pycache = str(home.root / "pycache")
+    # Until the start-up hook runs; a prefix that the user chose stays.
+    prefix = {} if _chosen_prefix(base) else {PREFIX_VARIABLE: pycache}
     return {
         "PYTHONPATH": _prepend(python, base.get("PYTHONPATH", ""), old),
         "PATH": _prepend(programs, base.get("PATH", os.defpath), old),
@@ -82,7 +95,8 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
         "KVREG_MANIFEST_DIGEST": runtime.manifest_digest,
         RUNTIME_VARIABLE: str(runtime.folder),
         PYTHON_VARIABLE: cache_tag(profile.host.python_tag.validated),
-        PYCACHE_VARIABLE: str(home.root / "pycache"),
+        PYCACHE_VARIABLE: pycache,
+        **prefix,
         SETTINGS_VARIABLE: " ".join(sorted(settings)),
         **settings,
     }
@@ -126,6 +140,11 @@ def start_up_folder(home: Home) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     return folder
+
+
+def _chosen_prefix(base: Mapping[str, str]) -> bool:
+    prefix = base.get(PREFIX_VARIABLE)
+    return bool(prefix) and prefix != base.get(PYCACHE_VARIABLE)
 
 
 def _active_entries(base: Mapping[str, str]) -> Callable[[str], bool]:

@@ -4,6 +4,7 @@ A transfer hands out its blobs while they still arrive, so that they can be read
 meanwhile; what they hold counts for nothing before `Transfer.finish` has returned.
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -197,8 +198,12 @@ def _allocate(partial: Path, size: int) -> None:
     """Make the file as long as it will be: a disk without the room for it says so now."""
     try:
         with partial.open("ab") as file:
-            if size:
-                os.posix_fallocate(file.fileno(), 0, size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            except OSError as error:
+                # Some file systems cannot; on these a full disk shows later.
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
             os.ftruncate(file.fileno(), size)
     except OSError:
         if not journal_path(partial).exists():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvreg.cores import usable_cores
+from kvreg.durability import is_settled, settle
 from kvreg.errors import VerificationError
 from kvreg.runtime import Runtime
 from kvreg.wheel.record import RecordRow, read_record
@@ -84,6 +85,19 @@ def check_runtime(
         changed=tuple(sorted(changed)),
         missing=tuple(sorted(expected.keys() - found.keys())),
     )
+
+
+def require_settled(runtime: Runtime) -> None:
+    """Hash a runtime that a crash of the machine may have damaged, before it is used again.
+
+    Does nothing but look otherwise. Raises `VerificationError` when it is damaged.
+    """
+    if is_settled(runtime.folder):
+        return
+    report = check_runtime(runtime)
+    if report.missing or report.changed:
+        raise _altered(runtime, "the machine crashed before all of it was on the disk")
+    settle(runtime.folder)
 
 
 def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:

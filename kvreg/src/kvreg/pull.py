@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kvreg.artifact import find_artifact
-from kvreg.durability import is_settled, settle
 from kvreg.errors import KvregError
 from kvreg.home import Home
-from kvreg.integrity import check_runtime
+from kvreg.integrity import check_runtime, require_settled
 from kvreg.model.digest import parse_digest
 from kvreg.publickey import PublicKey
 from kvreg.runtime import Runtime, read_runtime
@@ -121,8 +120,9 @@ def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | 
     if not folder.exists():
         return None
     try:
-        settled = is_settled(folder)
-        report = check_runtime(read_runtime(folder), quick=settled)
+        runtime = read_runtime(folder)
+        require_settled(runtime)
+        report = check_runtime(runtime, quick=True)
     except KvregError as error:
         reporter.note(f"{error.what}; staging it again")
         return None
@@ -130,6 +130,4 @@ def _existing(home: Home, profile_digest: str, reporter: Reporter) -> Runtime | 
         count = len(report.missing) + len(report.changed)
         reporter.note(f"the staged runtime has {count} missing or changed files; staging it again")
         return None
-    if not settled:
-        settle(folder)
     return report.runtime

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -172,7 +172,7 @@ def plan_server(
     contract = runtime.profile()
     check_environment(contract, os.environ)
     chosen = for_command(contract.runtime.engine, arguments, contract.name)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
     plan = ServerPlan(
         profile=contract.name,
         manifest_digest=runtime.manifest_digest,

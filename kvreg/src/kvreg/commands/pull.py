@@ -120,6 +120,12 @@ def _text(acquired: Acquired, profile: str) -> str:
         f"  files     {runtime.files} ({human_bytes(runtime.bytes)})",
         f"  in        {runtime.folder}",
     ]
+    if (work := acquired.pulled.work) is not None:
+        lines.append(
+            f"  received  {human_bytes(work.received)}; unpacked by {work.workers} threads with"
+            f" {work.inflate} {work.inflate_version}"
+            + (f"; {human_bytes(work.reused)} from earlier runtimes" if work.reused else "")
+        )
     if (lock := acquired.lock) is not None:
         what = "written" if lock.written else "as it was"
         if lock.moved and lock.previous is not None:

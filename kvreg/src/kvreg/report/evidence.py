@@ -88,10 +88,16 @@ def gather(
         cost=cost_of(source) if source.is_dir() else None,
         boundary_mib=boundary,
         simulated=simulated
-        or bool(recorded.get("simulated"))
+        or _says_simulated(recorded)
         or any(record.simulated for _, record in records),
         raw_files=(*_raw_files(source), *(_raw_file(path, path.name) for path in communication)),
     )
+
+
+def _says_simulated(identity: Data) -> bool:
+    """Whether a sweep's identity, or the version of its engine, calls itself simulated."""
+    version = (identity.get("engine") or {}).get("version")
+    return bool(identity.get("simulated")) or str(version or "").startswith("simulated")
 
 
 def _raw_files(source: Path) -> list[RawFile]:

@@ -131,6 +131,10 @@ def _host(facts: Data | None) -> list[str]:
     return [", ".join(found)] if found else []
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:,.1f} minutes"
+
+
 def cost(evidence: Evidence) -> Markup:
     """Wall-clock per cell by phase, as a section of its own; nothing where it is not known."""
     known = evidence.cost
@@ -157,7 +161,7 @@ def cost(evidence: Evidence) -> Markup:
     broken = f", {known['broken']} attempts cut off" if known["broken"] else ""
     caption = (
         f"Mean seconds of a measured cell. All {known['finished']} finished attempts together:"
-        f" {known['total_s'] / 3600:,.2f} hours{broken}."
+        f" {_duration(known['total_s'])}{broken}."
     )
     table = element(
         "table",

@@ -99,8 +99,8 @@ class Download:
                 if inflow.position > segment.end or segment.end <= inflow.position < blob.size:
                     break
         finally:
-            segment.position = min(inflow.position, segment.end)
             inflow.flush()
+            segment.position = min(inflow.position, segment.end)
         if inflow.position == stream.offset:
             raise Interrupted("the answer was empty")
         if inflow.position > blob.size:

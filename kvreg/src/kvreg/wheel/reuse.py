@@ -95,11 +95,18 @@ def _linked(handle: int, status: os.stat_result, target: str, mode: int) -> bool
     if stat.S_IMODE(status.st_mode) != mode or status.st_uid != os.geteuid():
         return False
     try:
-        # The file that was hashed, whatever its old name means by now.
-        os.link(f"/proc/self/fd/{handle}", target, follow_symlinks=True)
+        handles = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # The file that was hashed, whatever its old name means by now. (Links are followed only
+        # where the function is told of a directory.)
+        os.link(str(handle), target, src_dir_fd=handles, follow_symlinks=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # Another file system, too many links, no /proc: written again instead.
+        # Another file system, too many links: written again instead.
         return False
+    finally:
+        os.close(handles)
     return True

@@ -23,7 +23,7 @@ function modelRows(target, draw) {
 function verdictAside(found) {
   if (!found) return null;
   const value = found.first_sustained_favorable;
-  if (Number.isInteger(value)) return {text: `▲ from ${value}`, kind: "pays"};
+  if (Number.isInteger(value)) return {text: `▲ ${found.at_top_of_grid ? "at" : "from"} ${value}`, kind: "pays"};
   if (value.startsWith("RESOURCE_GATED@")) return {text: `✕ gated at ${value.split("@")[1]}`, kind: "gated"};
   return {text: found.estimable ? "– none" : "not estimable", kind: ""};
 }
