@@ -1,4 +1,3 @@
-# ruff: noqa: F811 (fixtures of another module are asked for by their names)
 """The thin wheel of vLLM 0.18.1 against upstream's own: payloads, sections, imports, operators.
 
 Slow: needs upstream's wheel, torch and minutes of packing (see `test_vllm_runtime`). NVIDIA's
@@ -35,8 +34,14 @@ from tests.e2e.test_vllm_runtime import (
 from tests.support.toolchain import engine, toolchain_image
 
 __all__ = [
-    *("activated", "driver", "engine", "environments", "serving_python", "toolchain_image"),
-    *("torch_python", "upstream_wheel"),
+    "activated",
+    "driver",
+    "engine",
+    "environments",
+    "serving_python",
+    "toolchain_image",
+    "torch_python",
+    "upstream_wheel",
 ]
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.network, pytest.mark.timeout(3600)]
