@@ -17,6 +17,7 @@ from builder.commands.overlay import overlay
 from builder.commands.publish import publish
 from builder.commands.record import record
 from builder.commands.toolchain import toolchain
+from builder.commands.upstream import upstream
 from builder.commands.zipapp import zipapp
 
 
@@ -39,5 +40,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-for command in (lock, overlay, fetch, build, audit, publish, record, toolchain, zipapp):
+for command in (lock, overlay, fetch, build, audit, publish, record, toolchain, upstream, zipapp):
     main.add_command(command)

@@ -32,7 +32,10 @@ RANGE_BLOCK = 512 * 1024
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file that the index lists. `url` says where the bytes are and never goes into a lock."""
+    """A file that the index lists. `url` says where the bytes are and never goes into a lock.
+
+    `yanked` is the reason why it was withdrawn, None when it was not.
+    """
 
     project: str
     filename: str
@@ -40,6 +43,7 @@ class IndexFile:
     sha256: str
     size: int | None
     has_metadata: bool = False
+    yanked: str | None = None
 
 
 def index_url() -> str:
@@ -102,7 +106,13 @@ class PackageIndex:
                 ) from error
             self._pages[project] = [
                 IndexFile(
-                    project, p.filename, p.url, p.digests["sha256"], p.size, bool(p.has_metadata)
+                    project,
+                    p.filename,
+                    p.url,
+                    p.digests["sha256"],
+                    p.size,
+                    bool(p.has_metadata),
+                    (p.yanked_reason or "no reason is given") if p.is_yanked else None,
                 )
                 for p in page.packages
                 if "sha256" in p.digests

@@ -1,0 +1,79 @@
+"""`builder upstream`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.commands.options import cache_option, open_cache
+from kvreg.console import emit, handled, json_option, note
+
+git_option = click.option(
+    "--git",
+    metavar="REMOTE",
+    envvar="KVREG_UPSTREAM_GIT",
+    help="A git remote of upstream: its tags are compared with the locked commits.",
+)
+
+
+@click.group()
+def upstream() -> None:
+    """Follow upstream's releases: what they mean for each profile, before anything is compiled.
+
+    \b
+    Examples:
+      builder upstream check
+      builder upstream check --since v0.18.1 --profile t4x2-cu128 --json
+      builder upstream propose v0.19.1 --profile t4x2-cu128
+    """
+
+
+@upstream.command()
+@click.option(
+    "--since", metavar="TAG", help="Oldest release to judge [default: the profile's own]."
+)
+@click.option(
+    "--profile", "-p", "names", multiple=True, help="Profile; may be repeated [default: all]."
+)
+@click.option(
+    "--exit-code", is_flag=True, help="End with status 10 when a profile can be rebuilt or renewed."
+)
+@git_option
+@cache_option
+@json_option
+@handled
+def check(
+    since: str | None,
+    names: tuple[str, ...],
+    exit_code: bool,
+    git: str | None,
+    cache_root: Path | None,
+    as_json: bool,
+) -> None:
+    """Judge the releases in the package index against the profiles.
+
+    From each release's own metadata and build files, read by HTTP range: the torch it pins against
+    the host's, its Python range, CUDA, the architectures and kernels that its build files name,
+    externals and their commits, requirements, and whether the overlay still resolves. A locked
+    file that the index has with other bytes now, or a tag that moved, ends it with status 1.
+
+    \b
+    Examples:
+      builder upstream check
+      builder upstream check --since v0.18.1 --profile t4x2-cu128 --json
+    """
+    from builder.index import PackageIndex
+    from builder.layout import find_checkout
+    from builder.upstream import watch
+    from builder.upstream.policy import load_policy
+
+    checkout = find_checkout()
+    following = watch.followers(checkout, load_policy(), names)
+    cache = open_cache(cache_root)
+    report = watch.check(
+        checkout, following, PackageIndex(), cache, since=since, git=git, say=note
+    ).to_dict()
+    emit(report, as_json, watch.text)
+    if exit_code and any(j["verdict"] in ("rebuild", "new-profile") for j in report["judgements"]):
+        raise click.exceptions.Exit(10)

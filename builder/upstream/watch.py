@@ -1,0 +1,268 @@
+"""Check: every new release against every profile that follows its package, in parallel."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from builder.build import locked_inputs
+from builder.cache import InputCache
+from builder.freeze import FILE as FREEZE_FILE
+from builder.freeze import read_freeze
+from builder.index import PackageIndex
+from builder.layout import Checkout
+from builder.recipes.model import recipe
+from builder.toolchain_definition import load_toolchain
+from builder.upstream.buildfiles import BuildFacts, read_build
+from builder.upstream.judgement import VERDICTS, Candidate, Finding, Judgement, judge, torch_pin
+from builder.upstream.locked import Locked, changed_files, moved_tags, refuse, remote_tags
+from builder.upstream.once import Once
+from builder.upstream.policy import Follows, Policy, load_policy
+from builder.upstream.release import (
+    Release,
+    ReleaseFiles,
+    find_release,
+    parse_tag,
+    read_release,
+    releases,
+    torch_cuda,
+)
+from builder.upstream.resolution import OverlayQuestions
+from kvreg.errors import NotFoundError, UsageError
+from kvreg.model.profile import Profile, load_profile
+
+READERS = 8
+"""Releases read at once: the index's answers are waited for, not computed."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A profile that follows a package, in its folder."""
+
+    profile: Profile
+    folder: Path
+    follows: Follows
+
+    @property
+    def version(self) -> str:
+        """The release that it is made of."""
+        runtime = self.profile.runtime
+        return Version(runtime.upstream_tag.removeprefix("v") or runtime.version).public
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """The host's Python."""
+        major, minor = self.profile.host.python.validated.split(".")[:2]
+        return int(major), int(minor)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The judgements, by profile and then by version, oldest first."""
+
+    checked: datetime
+    judgements: tuple[Judgement, ...]
+    tags_compared: bool
+    seconds: float = field(default=0.0, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "schema": 1,
+            "checked": self.checked.isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 1),
+            "tags_compared": self.tags_compared,
+            "judgements": [item.to_dict() for item in self.judgements],
+        }
+
+
+def followers(checkout: Checkout, policy: Policy, names: Iterable[str] = ()) -> list[Follower]:
+    """The profiles of these names that follow a package; all there are without names.
+
+    Raises NotFoundError, UsageError for a named profile that follows none.
+    """
+    asked = list(names)
+    folders = [checkout.profile(name) for name in asked] or sorted(
+        path.parent for path in checkout.profiles.glob("*/profile.toml")
+    )
+    found = []
+    for folder in folders:
+        profile = load_profile(folder, allow_missing_locks=True)
+        follows = policy.recipes.get(profile.build.recipe)
+        if follows is not None and follows.package == profile.runtime.package:
+            found.append(Follower(profile, folder, follows))
+        elif asked:
+            raise UsageError(
+                f"profile {profile.name} follows no upstream package",
+                expected="recipe " + " or ".join(policy.recipes),
+                found=f"recipe {profile.build.recipe} of {profile.runtime.package}",
+            )
+    return found
+
+
+def check(
+    checkout: Checkout,
+    following: list[Follower],
+    index: PackageIndex,
+    cache: InputCache,
+    *,
+    since: str | None = None,
+    only: str | None = None,
+    git: str | None = None,
+    say: Say = lambda text: None,
+) -> Report:
+    """Judge the releases from `since` on (a tag; default: the profile's own), or the one `only`.
+
+    git: a remote whose tags are compared with the locked commits. Raises VerificationError when
+    bytes or tags changed since they were locked, NotFoundError, NetworkError, UsageError.
+    """
+    started = datetime.now(UTC)
+    policy = load_policy()
+    refuse_changed(following, index, git, say)
+    with ThreadPoolExecutor(READERS) as pool, tempfile.TemporaryDirectory() as scratch:
+        questions = OverlayQuestions(index, Path(scratch))
+        read = _Reader(policy, index, cache, questions, checkout)
+        jobs = []
+        for follower in following:
+            package = follower.follows.package
+            if only is not None:
+                wanted = (find_release(package, index, only),)
+            else:
+                wanted = releases(package, index, parse_tag(since or follower.version))
+            say(f"{follower.profile.name}: judging {len(wanted)} releases of {package}")
+            jobs += [pool.submit(read.judged, follower, release) for release in wanted]
+        judgements = tuple(job.result() for job in jobs)
+    seconds = (datetime.now(UTC) - started).total_seconds()
+    return Report(started, judgements, git is not None, seconds)
+
+
+def refuse_changed(
+    following: list[Follower], index: PackageIndex, git: str | None, say: Say
+) -> None:
+    """Raises VerificationError for locked files, and tags of the remote `git`, that changed."""
+    by_package: dict[str, list[Locked]] = defaultdict(list)
+    for item in following:
+        inputs: tuple[Any, ...] = ()
+        if all(lock.sha256 for lock in item.profile.locks.values()):
+            roles = locked_inputs(item.profile, item.folder).values()
+            inputs = tuple(one for role in roles for one in role)
+        by_package[item.follows.package].append(Locked(item.profile, inputs))
+    problems = []
+    for package, locked in by_package.items():
+        problems += changed_files(locked, index, package)
+        if git is not None:
+            say(f"reading the tags of {package}")
+            problems += moved_tags(locked, remote_tags(git))
+    refuse(problems)
+
+
+class _Reader:
+    """Reads each release once, for however many profiles ask; from many threads."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        index: PackageIndex,
+        cache: InputCache,
+        questions: OverlayQuestions,
+        checkout: Checkout,
+    ) -> None:
+        self._policy, self._index, self._questions = policy, index, questions
+        self._checkout = checkout
+        self._cache = cache
+        self._files: Once[ReleaseFiles] = Once()
+        self._cuda: Once[str | None] = Once()
+
+    def files(self, release: Release) -> ReleaseFiles:
+        """What is read of a release."""
+        watched = self._policy.packages[release.package]
+        return self._files(
+            release, lambda: read_release(release, watched, self._index, self._cache)
+        )
+
+    def cuda(self, version: str, python: tuple[int, int]) -> str | None:
+        """CUDA of the index's torch."""
+        return self._cuda((version, python), lambda: torch_cuda(version, python, self._index))
+
+    def judged(self, follower: Follower, release: Release) -> Judgement:
+        profile = follower.profile
+        if release.sdist is None:
+            return self._without_sources(follower, release)
+        baseline = self.files(find_release(release.package, self._index, follower.version))
+        found = self.files(release)
+        pin = torch_pin(found)
+        candidate = Candidate(
+            release=found,
+            baseline=baseline,
+            builds=self._builds(follower, found),
+            baseline_builds=self._builds(follower, baseline),
+            torch_pin=pin,
+            index_cuda=self.cuda(pin, follower.minor) if pin else None,
+            overlay=self._overlay(follower, found),
+            compiles=follower.follows.compiles,
+        )
+        return judge(profile, candidate, self._policy, recipe(profile.build.recipe).externals)
+
+    def _without_sources(self, follower: Follower, release: Release) -> Judgement:
+        finding = Finding("release", "unsupported", "the index has no sdist of it")
+        name = follower.profile.name
+        return Judgement(name, release.package, release.version, "unsupported", (finding,))
+
+    def _builds(self, follower: Follower, found: ReleaseFiles) -> tuple[BuildFacts, ...]:
+        profile = follower.profile
+        python = ".".join(map(str, follower.minor))
+        nvccs = self.nvccs(profile.build.toolchains) or (profile.build.cuda.validated,)
+        capabilities = profile.build.compute_capabilities
+        return tuple(read_build(found.files, nvcc, capabilities, python) for nvcc in nvccs)
+
+    def nvccs(self, toolchains: tuple[str, ...]) -> tuple[str, ...]:
+        """The nvcc versions of toolchains, each once."""
+        folder = self._checkout.dockerfiles
+        return tuple(dict.fromkeys(load_toolchain(name, folder).cuda for name in toolchains))
+
+    def _overlay(self, follower: Follower, found: ReleaseFiles) -> Finding:
+        if follower.profile.overlay is None:
+            return Finding("overlay", "unknown", "the profile has no overlay to resolve")
+        try:
+            host = read_freeze(follower.folder / FREEZE_FILE)
+        except NotFoundError:
+            return Finding("overlay", "unknown", f"there is no {FREEZE_FILE} beside the profile")
+        return self._questions.ask(follower.profile, host, found)
+
+
+def text(report: dict[str, Any]) -> str:
+    """A report's data as a page for a terminal."""
+    lines: list[str] = []
+    last = None
+    for item in report["judgements"]:
+        if item["profile"] != last:
+            last = item["profile"]
+            lines += [f"{last}"]
+        later = "; the recipe must learn something first" if item["recipe_work"] else ""
+        lines.append(f"  {item['package']} {item['tag']}: {item['verdict']}{later}")
+        lines += [f"    {_line(f)}" for f in _told(item)]
+    lines.append("")
+    lines += [f"{name}: {meaning}" for name, meaning in VERDICTS.items()]
+    if not report["tags_compared"]:
+        lines.append("git tags were not compared: name a remote with --git")
+    return "\n".join(lines)
+
+
+def _told(item: dict[str, Any]) -> list[dict[str, Any]]:
+    order = ("unsupported", "profile", "recipe", "unknown", "changed")
+    told = [f for f in item["findings"] if f["status"] != "same"]
+    return sorted(told, key=lambda f: order.index(f["status"]))
+
+
+def _line(finding: dict[str, Any]) -> str:
+    return f"{finding['status']:<11} {Finding(**finding)}"
