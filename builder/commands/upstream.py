@@ -39,6 +39,7 @@ def upstream() -> None:
 @click.option(
     "--exit-code", is_flag=True, help="End with status 10 when a profile can be rebuilt or renewed."
 )
+@click.option("--details", is_flag=True, help="Every finding, with file and line to look at.")
 @git_option
 @cache_option
 @json_option
@@ -47,6 +48,7 @@ def check(
     since: str | None,
     names: tuple[str, ...],
     exit_code: bool,
+    details: bool,
     git: str | None,
     cache_root: Path | None,
     as_json: bool,
@@ -74,6 +76,6 @@ def check(
     report = watch.check(
         checkout, following, PackageIndex(), cache, since=since, git=git, say=note
     ).to_dict()
-    emit(report, as_json, watch.text)
+    emit(report, as_json, lambda r: watch.text(r, details=details))
     if exit_code and any(j["verdict"] in ("rebuild", "new-profile") for j in report["judgements"]):
         raise click.exceptions.Exit(10)

@@ -6,7 +6,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ from builder.upstream.resolution import OverlayQuestions
 from kvreg.errors import NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
 
-READERS = 8
-"""Releases read at once: the index's answers are waited for, not computed."""
+READERS, RESOLVERS = 8, 4
+"""Threads: the index's answers are waited for; a resolution takes about a second of computing."""
 
 Say = Callable[[str], None]
 
@@ -129,19 +129,30 @@ def check(
     started = datetime.now(UTC)
     policy = load_policy()
     refuse_changed(following, index, git, say)
-    with ThreadPoolExecutor(READERS) as pool, tempfile.TemporaryDirectory() as scratch:
+    pairs: list[tuple[Follower, Release]] = []
+    for follower in following:
+        package = follower.follows.package
+        if only is not None:
+            wanted = (find_release(package, index, only),)
+        else:
+            wanted = releases(package, index, parse_tag(since or follower.version))
+        say(f"{follower.profile.name}: judging {len(wanted)} releases of {package}")
+        pairs += [(follower, release) for release in wanted]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        # Reading waits for the index and resolving for the processor: neither holds the other up.
+        ThreadPoolExecutor(RESOLVERS, "resolve") as resolvers,
+        ThreadPoolExecutor(READERS, "read") as readers,
+    ):
         questions = OverlayQuestions(index, Path(scratch))
-        read = _Reader(policy, index, cache, questions, checkout)
-        jobs = []
-        for follower in following:
-            package = follower.follows.package
-            if only is not None:
-                wanted = (find_release(package, index, only),)
-            else:
-                wanted = releases(package, index, parse_tag(since or follower.version))
-            say(f"{follower.profile.name}: judging {len(wanted)} releases of {package}")
-            jobs += [pool.submit(read.judged, follower, release) for release in wanted]
-        judgements = tuple(job.result() for job in jobs)
+        judging = _Judging(policy, index, cache, questions, checkout)
+
+        def read(follower: Follower, release: Release) -> Callable[[], Judgement]:
+            judging.prefetch(follower, release)
+            return resolvers.submit(judging.judged, follower, release).result
+
+        jobs = [readers.submit(read, *pair) for pair in pairs]
+        judgements = tuple(job.result()() for job in jobs)
     seconds = (datetime.now(UTC) - started).total_seconds()
     return Report(started, judgements, git is not None, seconds)
 
@@ -166,8 +177,8 @@ def refuse_changed(
     refuse(problems)
 
 
-class _Reader:
-    """Reads each release once, for however many profiles ask; from many threads."""
+class _Judging:
+    """Reads and goes through each release once, for however many profiles ask, in many threads."""
 
     def __init__(
         self,
@@ -182,6 +193,7 @@ class _Reader:
         self._cache = cache
         self._files: Once[ReleaseFiles] = Once()
         self._cuda: Once[str | None] = Once()
+        self._built: Once[BuildFacts] = Once()
 
     def files(self, release: Release) -> ReleaseFiles:
         """What is read of a release."""
@@ -194,7 +206,14 @@ class _Reader:
         """CUDA of the index's torch."""
         return self._cuda((version, python), lambda: torch_cuda(version, python, self._index))
 
+    def prefetch(self, follower: Follower, release: Release) -> None:
+        """Read what `judged` needs from the index."""
+        self.files(find_release(release.package, self._index, follower.version))
+        if release.sdist is not None and (pin := torch_pin(self.files(release))):
+            self.cuda(pin, follower.minor)
+
     def judged(self, follower: Follower, release: Release) -> Judgement:
+        """The judgement of one release for one profile."""
         profile = follower.profile
         if release.sdist is None:
             return self._without_sources(follower, release)
@@ -223,7 +242,14 @@ class _Reader:
         python = ".".join(map(str, follower.minor))
         nvccs = self.nvccs(profile.build.toolchains) or (profile.build.cuda.validated,)
         capabilities = profile.build.compute_capabilities
-        return tuple(read_build(found.files, nvcc, capabilities, python) for nvcc in nvccs)
+        release = found.release
+        return tuple(
+            self._built(
+                (release, nvcc, capabilities, python),
+                lambda nvcc=nvcc: read_build(found.files, nvcc, capabilities, python),
+            )
+            for nvcc in nvccs
+        )
 
     def nvccs(self, toolchains: tuple[str, ...]) -> tuple[str, ...]:
         """The nvcc versions of toolchains, each once."""
@@ -240,29 +266,49 @@ class _Reader:
         return self._questions.ask(follower.profile, host, found)
 
 
-def text(report: dict[str, Any]) -> str:
-    """A report's data as a page for a terminal."""
+def text(report: dict[str, Any], *, details: bool = False) -> str:
+    """A report's data as a page for a terminal; with `details` every finding that is no match."""
     lines: list[str] = []
     last = None
     for item in report["judgements"]:
         if item["profile"] != last:
             last = item["profile"]
-            lines += [f"{last}"]
-        later = "; the recipe must learn something first" if item["recipe_work"] else ""
-        lines.append(f"  {item['package']} {item['tag']}: {item['verdict']}{later}")
-        lines += [f"    {_line(f)}" for f in _told(item)]
+            lines.append(last)
+        lines.append(f"  {item['package']} {item['tag']:<10} {item['verdict']}")
+        lines += [f"    {line}" for line in (_details if details else _summary)(item)]
     lines.append("")
     lines += [f"{name}: {meaning}" for name, meaning in VERDICTS.items()]
+    if not details:
+        lines.append("every finding with the place to look at: --details, or --json")
     if not report["tags_compared"]:
         lines.append("git tags were not compared: name a remote with --git")
     return "\n".join(lines)
 
 
-def _told(item: dict[str, Any]) -> list[dict[str, Any]]:
-    order = ("unsupported", "profile", "recipe", "unknown", "changed")
+_ORDER = ("unsupported", "profile", "recipe", "unknown", "changed")
+
+
+def _details(item: dict[str, Any]) -> list[str]:
     told = [f for f in item["findings"] if f["status"] != "same"]
-    return sorted(told, key=lambda f: order.index(f["status"]))
+    told.sort(key=lambda f: _ORDER.index(f["status"]))
+    return [f"{f['status']:<11} {Finding(**f)}" for f in told]
 
 
-def _line(finding: dict[str, Any]) -> str:
-    return f"{finding['status']:<11} {Finding(**finding)}"
+def _summary(item: dict[str, Any]) -> list[str]:
+    """What decides in full; what only changes by number."""
+    lines = []
+    for status in ("unsupported", "profile", "unknown"):
+        for found in (Finding(**f) for f in item["findings"] if f["status"] == status):
+            lines.append(str(replace(found, evidence=None)))
+    recipe = [f["what"].partition(" ")[0] for f in item["findings"] if f["status"] == "recipe"]
+    if recipe:
+        lines.append(f"recipe: it must bring {', '.join(recipe)} first")
+    changed = [f for f in item["findings"] if f["status"] == "changed"]
+    for check in dict.fromkeys(f["check"] for f in changed):
+        words = [f["what"] for f in changed if f["check"] == check]
+        if check == "externals":
+            lines.append(f"externals: {', '.join(words)}")
+        elif check == "requirements":
+            lines.append(f"requirements: {words[0].count(';') + 1} changed")
+    overlay = [f["what"] for f in item["findings"] if f["check"] == "overlay"]
+    return lines + [f"overlay: {what}" for what in overlay if what.startswith("resolves")]
