@@ -34,7 +34,8 @@ RANGE_BLOCK = 512 * 1024
 class IndexFile:
     """A file that the index lists. `url` says where the bytes are and never goes into a lock.
 
-    `yanked` is the reason why it was withdrawn, None when it was not.
+    `yanked` is the reason why it was withdrawn, None when it was not; `uploaded` is when it came
+    there, in seconds since 1970, where the index says so.
     """
 
     project: str
@@ -44,6 +45,7 @@ class IndexFile:
     size: int | None
     has_metadata: bool = False
     yanked: str | None = None
+    uploaded: int | None = None
 
 
 def index_url() -> str:
@@ -113,6 +115,7 @@ class PackageIndex:
                     p.size,
                     bool(p.has_metadata),
                     (p.yanked_reason or "no reason is given") if p.is_yanked else None,
+                    int(p.upload_time.timestamp()) if p.upload_time else None,
                 )
                 for p in page.packages
                 if "sha256" in p.digests

@@ -79,3 +79,70 @@ def check(
     emit(report, as_json, lambda r: watch.text(r, details=details))
     if exit_code and any(j["verdict"] in ("rebuild", "new-profile") for j in report["judgements"]):
         raise click.exceptions.Exit(10)
+
+
+@upstream.command()
+@click.argument("tag")
+@click.option(
+    "--profile", "-p", "profile_name", required=True, help="Profile that it is derived from."
+)
+@click.option("--name", help="Name of the derived profile [default: from CUDA or release].")
+@click.option(
+    "--host-freeze",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Output of pip freeze on the host that it is for [default: the old profile's list, where"
+    " the host need not change].",
+)
+@click.option(
+    "--summary",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write changes, findings and open decisions as Markdown to this file.",
+)
+@git_option
+@cache_option
+@json_option
+@handled
+def propose(
+    tag: str,
+    profile_name: str,
+    name: str | None,
+    host_freeze: Path | None,
+    summary: Path | None,
+    git: str | None,
+    cache_root: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a derived profile for a release, with its locks, ready to review.
+
+    The profile is the old one with name, versions, CUDA, driver and toolchains changed as the
+    release needs; comments stay. Inputs and, where the host's packages are known, the overlay are
+    locked. What changed and what a person must still decide is said. Nothing is compiled.
+
+    \b
+    Examples:
+      builder upstream propose v0.19.1 --profile t4x2-cu128
+      builder upstream propose v0.20.2 --profile t4x2-cu128 --host-freeze pip-freeze.txt --json
+    """
+    from builder.files import write_bytes
+    from builder.index import PackageIndex
+    from builder.layout import find_checkout
+    from builder.upstream import propose as proposing
+    from builder.upstream.policy import load_policy
+    from builder.upstream.watch import followers
+
+    checkout = find_checkout()
+    (follower,) = followers(checkout, load_policy(), [profile_name])
+    proposal = proposing.propose(
+        checkout,
+        follower,
+        tag,
+        PackageIndex(),
+        open_cache(cache_root),
+        name=name,
+        host_freeze=host_freeze,
+        git=git,
+        say=note,
+    ).to_dict()
+    if summary is not None:
+        write_bytes(summary, proposing.page(proposal).encode())
+    emit(proposal, as_json, proposing.text)
