@@ -199,21 +199,20 @@ def _cuda(profile: Profile, candidate: Candidate, policy: Policy, pin: str) -> l
     """Which CUDA a host with the new torch would have, and what that asks of driver and GPU."""
     ours = variant_of(profile.host.torch_cuda.validated)
     index = candidate.index_cuda
-    there = f"the index's torch {pin}: {variant_of(index)}" if index else None
-    if policy.makes(ours, pin):
-        what = f"torch {pin} is made for {ours}"
-        return [Finding("cuda", "same", what, evidence=there)]
-    limit = policy.last_torch(ours)
-    assert limit is not None
     if index is None:
         what = f"the index has no torch {pin} for the host's Python"
-        return [Finding("cuda", "unsupported", what, f"a {ours} or later build", "none")]
-    found = [
-        Finding(
-            *("cuda", "profile", f"torch {pin} has no {ours} wheels (the last was {limit.last})"),
-            *(ours, variant_of(index), f"{there}; {limit.source}"),
-        )
-    ]
+        return [Finding("cuda", "unsupported", what, f"a wheel of torch {pin}", "none")]
+    theirs = variant_of(index)
+    if theirs == ours:
+        return [Finding("cuda", "same", f"the index's torch {pin} is for {ours}")]
+    limit = policy.last_torch(ours)
+    if policy.makes(ours, pin) or limit is None:
+        what = f"torch {pin} is made for {ours} too, but the index has it for {theirs} alone"
+        found = [Finding("cuda", "profile", what, ours, theirs, f"torch {pin} in the index")]
+    else:
+        what = f"torch {pin} has no {ours} wheels (the last was {limit.last})"
+        where = f"torch {pin} in the index; {limit.source}"
+        found = [Finding("cuda", "profile", what, ours, theirs, where)]
     major = policy.cuda_major(index)
     if major is None:
         what = f"nothing is known of CUDA {index}: add it to the policy"

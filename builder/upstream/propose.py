@@ -25,7 +25,7 @@ from builder.toolchain_definition import load_toolchain, toolchain_names
 from builder.upstream.derivation import Target, changes, decisions, derive, derived_name
 from builder.upstream.judgement import Judgement, torch_pin
 from builder.upstream.locked import remote_tags
-from builder.upstream.policy import Policy, load_policy, variant_of
+from builder.upstream.policy import load_policy
 from builder.upstream.release import ReleaseFiles, find_release, read_release, torch_cuda
 from builder.upstream.watch import Follower, check
 from kvreg.errors import ContractError, UsageError
@@ -85,7 +85,7 @@ def propose(
     _refuse(judgement)
     release = find_release(follower.follows.package, index, tag)
     files = read_release(release, policy.packages[release.package], index, cache)
-    target = _target(checkout, follower, files, index, policy, git)
+    target = _target(checkout, follower, files, index, git)
     derived = derived_name(follower.profile, target, name)
     folder = checkout.profiles / derived
     if folder.exists():
@@ -125,15 +125,14 @@ def _target(
     follower: Follower,
     files: ReleaseFiles,
     index: PackageIndex,
-    policy: Policy,
     git: str | None,
 ) -> Target:
     profile, release = follower.profile, files.release
     pin = torch_pin(files) or Version(profile.host.torch.validated).public
-    ours = profile.host.torch_cuda.validated
-    cuda = ours
-    if not policy.makes(variant_of(ours), pin):
-        cuda = torch_cuda(pin, follower.minor, index) or ours
+    cuda = profile.host.torch_cuda.validated
+    if Version(pin).release != Version(profile.host.torch.validated).release:
+        # What is built is linked against what can be locked: the index's own torch.
+        cuda = torch_cuda(pin, follower.minor, index) or cuda
     nvccs = {
         name: load_toolchain(name, checkout.dockerfiles).cuda
         for name in toolchain_names(checkout.dockerfiles)
