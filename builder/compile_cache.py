@@ -15,7 +15,7 @@ import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +198,16 @@ class CompileCache:
         self.seal()
         return count, removed
 
+    def storage(self, limit: str) -> dict[str, Any]:
+        """What a build record says of it: sizes in bytes, and the artifact that it came from."""
+        found = self.describe()
+        return {
+            "objects": found["objects"],
+            "bytes": found["bytes"],
+            "limit_bytes": parse_size(limit),
+            "restored": found["restored"],
+        }
+
     def describe(self) -> dict[str, Any]:
         """Sizes in bytes, times in seconds since 1970, as JSON-ready data."""
         entries, sealed = self.entries(), self.sealed()
@@ -245,18 +255,6 @@ def parse_size(text: str) -> int:
     if match is None or (match[3] and not match[2]):
         raise UsageError("this is not a size", expected="such as 5G or 512Mi", found=repr(text))
     return int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]])
-
-
-def statistics(counters: Mapping[str, int], cache: CompileCache, limit: str) -> dict[str, Any]:
-    """What a build record says of its compile cache: ccache's counters, sizes in bytes, origin."""
-    found = cache.describe()
-    return {
-        **counters,
-        "objects": found["objects"],
-        "bytes": found["bytes"],
-        "limit_bytes": parse_size(limit),
-        **({"restored": found["restored"]} if found["restored"] else {}),
-    }
 
 
 def _try_lock(handle: Any) -> bool:

@@ -1,18 +1,18 @@
 """A compile cache as an artifact of its own: CI runners start empty and restore it.
 
 The config says which compilers it is for and names every entry with its sha256; the layers are tar
-archives of the entries by their first hex digit, the same bytes for the same entries, so that a push
-sends only the parts that changed. The tag names toolchain and compilers and moves.
+archives of the entries by their first hex digit, the same bytes for the same entries, so that a
+push sends only the parts that changed. The tag names toolchain and compilers and moves.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tarfile
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +23,9 @@ from builder.workspace import give
 from kvreg.errors import ContractError, NotFoundError, Problem, VerificationError
 from kvreg.model.canonical import canonical_json
 from kvreg.model.oci import MEDIA_TYPE_MANIFEST, Descriptor, Manifest, parse_json
+from kvreg.publickey import PublicKey
+from kvreg.signatures import require_signature
+from registry.signatures import StoreSignatures
 from registry.store import Store, read_small
 from registry.stream import Progress, hash_file
 
@@ -56,7 +59,7 @@ def push(cache: CompileCache, store: Store, progress: Progress | None = None) ->
     """Save a compile cache. Raises NotFoundError for an empty one, VerificationError for one that
     was changed since its last build, and what the store raises."""
     cache.check()
-    sealed = {path: item for path, item in cache.seal().items()}
+    sealed = cache.seal()
     if not sealed:
         raise NotFoundError(
             f"the compile cache {cache.name} is empty", remedy="build something first"
@@ -98,9 +101,16 @@ def push(cache: CompileCache, store: Store, progress: Progress | None = None) ->
 
 
 def pull(
-    cache: CompileCache, store: Store, tag: str | None = None, progress: Progress | None = None
+    cache: CompileCache,
+    store: Store,
+    tag: str | None = None,
+    *,
+    keys: Sequence[PublicKey] = (),
+    progress: Progress | None = None,
 ) -> Moved:
     """Restore a compile cache; entries that are there already stay as they are.
+
+    With `keys`, one of them must have signed it.
 
     Every entry is hashed before it takes its place. Raises NotFoundError when the store has none
     for these compilers, ContractError when the one named is for others (both digests are said),
@@ -114,6 +124,8 @@ def pull(
             expected=name,
             remedy="build without it; builder cache push saves what the build leaves",
         )
+    if keys:
+        require_signature(StoreSignatures(store), found.digest, keys, store.location)
     manifest = Manifest.parse(store.fetch_manifest(found.digest))
     if manifest.artifact_type != ARTIFACT_TYPE:
         raise VerificationError(
@@ -256,10 +268,3 @@ class _Restorer:
                 expected=f"{len(self._entries)} entries",
                 found=f"{len(absent)} missing, such as {absent[0]}",
             )
-
-
-def forget(cache: CompileCache) -> None:
-    """Remove a compile cache with its seal."""
-    shutil.rmtree(cache.folder, ignore_errors=True)
-    for file in cache.root.glob(f"{cache.name}.*"):
-        file.unlink(missing_ok=True)

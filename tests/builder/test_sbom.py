@@ -27,6 +27,7 @@ PARTS = Input(
     members=(Member("vllm/a.py", 1, sha(5)), Member("vllm/b.py", 2, sha(6))),
 )
 TREE = Input("kvreg-probe", "0.1.0", "tree", "kvreg-probe", 3, sha(7))
+BESIDE = Input("extra", "3", "wheel", "extra-3-py3-none-any.whl", 7, sha(11))
 ALL = (SDIST, PARTS, TREE, TORCH, CMAKE)
 ROLES = {"source": (SDIST, PARTS, TREE), "build": (TORCH, CMAKE)}
 WHEEL = WheelFacts(
@@ -85,6 +86,7 @@ def properties(component):
         {},
         {"wheel": INSIDE},
         {"roles": None},
+        {"overlay": (BESIDE,)},
         {"toolchain": None, "torch": None, "inputs": (PARTS,), "omissions": ()},
     ],
 )
@@ -193,3 +195,22 @@ def test_the_one_inside_the_wheel_knows_no_wheel_and_no_machine(profile):
     assert build(profile, wheel=INSIDE, toolchain=other) == build(profile, wheel=INSIDE)
     moved = Image(inputs="sha256:" + "f" * 64)
     assert build(profile, wheel=INSIDE, toolchain=moved) != build(profile, wheel=INSIDE)
+
+
+def test_an_overlay_is_shipped_beside_the_wheel_and_not_in_it(profile):
+    document = json.loads(build(profile, overlay=(BESIDE,)))
+    (part,) = [c for c in document["components"] if c["name"] == "extra"]
+    assert part["scope"] == "required"
+    assert part["hashes"] == [{"alg": "SHA-256", "content": BESIDE.sha256}]
+    assert properties(part)["use"] == "shipped beside the wheel"
+    root = document["metadata"]["component"]["bom-ref"]
+    (needed,) = [d["dependsOn"] for d in document["dependencies"] if d["ref"] == root]
+    assert part["bom-ref"] in needed
+
+
+def test_the_one_inside_the_wheel_is_the_same_whatever_the_overlay_is(profile):
+    lock = LockFile("overlay.lock", sha(12))
+    other = replace(profile, locks={**profile.locks, "overlay": lock})
+    assert other.digest != profile.digest
+    assert build(other, wheel=INSIDE) == build(profile, wheel=INSIDE)
+    assert build(other) != build(profile)

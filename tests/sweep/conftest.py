@@ -25,6 +25,7 @@ QUICK = {
     "stall_s = 60": "stall_s = 2",
     "stop_s = 20": "stop_s = 2",
     "idle_s = 30": "idle_s = 10",
+    "warmup_waves = 1": "warmup_waves = 0",
 }
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 import time
 from itertools import pairwise
 
@@ -11,6 +12,8 @@ import pytest
 from kvreg.analysis import analyze
 from kvreg.analysis.table import rows_of
 from kvreg.model.digest import sha256_file
+from kvreg.report.evidence import gather
+from kvreg.report.page import page
 from kvreg.sweep.metrics import mean
 from kvreg.sweep.plan import load_plan
 from tests.support.openai_server import closed_loop_tokens_per_s, memory_mib
@@ -59,6 +62,24 @@ def test_the_analysis_finds_exactly_that(swept):
     analysis = analyze(rows_of(swept.out)).to_dict()
     found = {row["workload"]: row["first_sustained_favorable"] for row in analysis["crossovers"]}
     assert found == {"short": 16, "long": "RESOURCE_GATED@16"}
+
+
+def test_the_report_finds_exactly_that(swept):
+    evidence = gather(swept.out)
+    text = page(evidence)
+    cells = dict(re.findall(r'data-workload="(\w+)"[^>]*><span class="large">([^<]+)<', text))
+    assert cells == {"short": "at 16", "long": "gated at 16"}
+    assert evidence.simulated and "Simulated data" in text
+    assert load_plan(swept.out).digest in text and "Mean seconds of a measured cell" in text
+    states = {name: result.state for name, result in swept.ledger().results.items()}
+    for name, part in (
+        (CRASH, "killed by SIGKILL"),
+        (HANG, "no token"),
+        (OVER, "past the boundary"),
+    ):
+        assert states[name] != "MEASURED" and part in text
+    assert {file.path for file in evidence.raw_files} >= {"ledger.jsonl", "plan.toml", "facts.json"}
+    assert len(evidence.raw_files) == sum(path.is_file() for path in swept.out.rglob("*"))
 
 
 @pytest.mark.parametrize("shape", [("short", 32), ("long", 256)])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvreg.activation import find_runtime, variables
+from kvreg.activation import check_environment, find_runtime, variables
 from kvreg.errors import KvregError, UsageError
 from kvreg.home import Home
 from kvreg.model.canonical import canonical_json
@@ -70,11 +70,35 @@ class Engine:
         return words
 
 
+@dataclass(frozen=True)
+class EngineChoice:
+    """How the engine was chosen: it is made anew on every machine that serves."""
+
+    profile: str | None
+    command: str | None
+    home: Path | None
+
+    def make(self) -> Engine:
+        """The engine here; `UsageError` when the choice is none."""
+        if self.profile and self.command:
+            raise UsageError("--profile and --engine-command exclude each other")
+        if self.command:
+            return other_engine(self.command)
+        if self.profile:
+            return staged_engine(self.profile, self.home)
+        raise UsageError(
+            "there is no engine",
+            expected="--profile PROFILE, --engine-command CMD or an active runtime",
+            remedy="for instance: --profile t4x2-cu128",
+        )
+
+
 def staged_engine(profile: str, home: Path | None = None) -> Engine:
     """`vllm serve` of the staged runtime of a profile. Raises what finding it raises."""
     place = Home.find(home)
     runtime = find_runtime(place, profile)
     require_trusted(runtime, required_keys())
+    check_environment(runtime.profile(), os.environ)
     environment = {**os.environ, **variables(runtime, place, os.environ)}
     version = next((wheel.version for wheel in runtime.wheels if wheel.role == "native"), None)
     return Engine(
@@ -111,7 +135,9 @@ def cell_environment(
     named = {"KVREG_CELL": cell.id, "KVREG_ATTEMPT": str(attempt)} if cell else {}
     unset = ("KVREG_CELL", "KVREG_ATTEMPT")
     inherited = {key: value for key, value in engine.environment.items() if key not in unset}
-    return {**inherited, **plan.environment, **caches, **named}
+    # So that CUDA counts GPUs as NVML does.
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**order, **inherited, **plan.environment, **caches, **named}
 
 
 def _version(command: tuple[str, ...]) -> str | None:
