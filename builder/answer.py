@@ -36,7 +36,7 @@ def fetch_answer(
     keys: Sequence[PublicKey] = (),
     say: Say,
 ) -> dict[str, Any] | None:
-    """Put the wheel that was published for `key` into `folder`; its record, None when there is none.
+    """Put the wheel that was published for `key` into `folder`; its record, None without one.
 
     Every byte is verified against the artifact, and the record against the wheel. With `keys`, one
     of them must have signed. Raises VerificationError for what is not as it says it is,

@@ -12,6 +12,7 @@ from builder import __version__
 from builder.commands.audit import audit
 from builder.commands.build import build
 from builder.commands.cache import cache
+from builder.commands.ci import ci, matrix
 from builder.commands.fetch import fetch
 from builder.commands.lock import lock
 from builder.commands.overlay import overlay
@@ -44,6 +45,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 for command in (
     *(lock, overlay, fetch, build, thin, audit, publish, record, toolchain, zipapp),
-    *(upstream, cache),
+    *(upstream, cache, matrix, ci),
 ):
     main.add_command(command)
