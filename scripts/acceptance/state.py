@@ -135,11 +135,12 @@ class Commands:
 def client_command(root: Path) -> tuple[list[str], dict[str, str]]:
     """How kvreg is run here, and what its environment needs: the installed one, else this source's.
 
-    The source needs no installing: it is pure Python, and what it imports the host has.
+    The source needs no installing: it is pure Python, and what it imports the host has. A folder
+    named kvreg where the command runs is a package without an origin, not an installed one.
     """
     environment = dict(os.environ)
     source = root / "kvreg" / "src"
-    probe = "import importlib.util as u; print(u.find_spec('kvreg') is not None)"
+    probe = "import importlib.util as u; print(bool(getattr(u.find_spec('kvreg'), 'origin', None)))"
     found = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=False
     )
