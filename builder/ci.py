@@ -63,6 +63,7 @@ def build_and_publish(
     clock = time.monotonic()
     plan = plan_product(profile_name, toolchain, jobs, cache)
     say(plan.text())
+    store.prepare()  # whoever may not write there hears of it before the build
     product = find_product(plan, store, keys=keys, say=say)
     answered = product is not None
     moved: dict[str, Any] = {}
