@@ -36,6 +36,7 @@ from acceptance.stages import STAGES
 from acceptance.state import (
     FAILED,
     LEFT,
+    PAGE,
     PASSED,
     RESULTS,
     SKIPPED,
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     record.sessions[-1]["seconds"] = round(time.monotonic() - began, 1)
     record.write()
-    (work / RESULTS / "acceptance.md").write_text(table(options.profile, record), "utf-8")
+    (work / RESULTS / PAGE).write_text(table(options.profile, record), "utf-8")
     if options.out:
         for path in save(work / RESULTS, options.out):
             print(f"   saved  {path} ({path.stat().st_size:,} bytes)")

@@ -9,6 +9,7 @@ The last line of standard output is JSON.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -18,8 +19,6 @@ from typing import Any
 
 def imports(profile: str) -> dict[str, Any]:
     """Activate in this process, as a notebook does, and import."""
-    import importlib
-
     import kvreg
 
     began = time.monotonic()
@@ -53,9 +52,12 @@ def kernels(profile: str) -> dict[str, Any]:
     """
     import kvreg
 
-    kvreg.activate(profile)
+    active = kvreg.activate(profile)
     import torch
-    import vllm._C  # noqa: F401
+
+    for name in active.runtime.profile().runtime.modules:
+        if name.startswith("vllm._"):
+            importlib.import_module(name)
 
     result: dict[str, Any] = {
         "loading": os.environ.get("CUDA_MODULE_LOADING", "default"),

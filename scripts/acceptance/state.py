@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-STATE = "acceptance.json"
+STATE, PAGE = "acceptance.json", "acceptance.md"
 RESULTS = "results"
 """The folder below the work folder that is carried from session to session; home and caches not."""
 
@@ -135,11 +135,12 @@ class Commands:
 def client_command(root: Path) -> tuple[list[str], dict[str, str]]:
     """How kvreg is run here, and what its environment needs: the installed one, else this source's.
 
-    The source needs no installing: it is pure Python, and what it imports the host has.
+    The source needs no installing: it is pure Python, and what it imports the host has. A folder
+    named kvreg where the command runs is a package without an origin, not an installed one.
     """
     environment = dict(os.environ)
     source = root / "kvreg" / "src"
-    probe = "import importlib.util as u; print(u.find_spec('kvreg') is not None)"
+    probe = "import importlib.util as u; print(bool(getattr(u.find_spec('kvreg'), 'origin', None)))"
     found = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=False
     )
@@ -150,14 +151,14 @@ def client_command(root: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def save(results: Path, out: Path) -> list[Path]:
-    """Copy what leaves the machine into `out`: record, table, evidence, and everything as one tar.
+    """Copy what leaves the machine into `out`: record, page, evidence, and everything as one tar.
 
     Files stay few and flat, since places that hand files back may take no others.
     """
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for path in sorted(results.iterdir()):
-        if path.is_file() and path.suffix in (".json", ".md", ".tar"):
+        if path.name in (STATE, PAGE) or path.suffix == ".tar":
             written.append(Path(shutil.copy2(path, out / path.name)))
     target = out / "acceptance-results.tar.gz"
     with tarfile.open(target, "w:gz") as tar:

@@ -105,18 +105,20 @@ def nccl(a: Acceptance) -> Mapping[str, Any]:
 
 
 def judged(a: Acceptance) -> Mapping[str, Any]:
-    """Capacity predicted against observed, the table of results, and the report."""
+    """Capacity predicted against observed; with several TP degrees the analysis and its report."""
     folder = a.results / SWEEP
     model, _ = a.model()
     tp = ",".join(map(str, a.degrees()))
     capacity = a.commands.json("capacity", model / "config.json", "--tp", tp, "--evidence", folder)
     (a.results / "capacity.json").write_text(json.dumps(capacity, indent=1), "utf-8")
-    analysis = a.commands.json("sweep", "analyze", folder)
-    (a.results / "analysis.json").write_text(json.dumps(analysis, indent=1), "utf-8")
-    report = a.results / "report"
-    shutil.rmtree(report, ignore_errors=True)
-    a.commands.client("sweep", "report", folder, "--out", report, timeout=300)
-    return {"capacity": capacity.get("evidence", capacity), "cells": _cells(folder)}
+    if len(a.degrees()) > 1:
+        # With one degree there is nothing to compare.
+        analysis = a.commands.json("sweep", "analyze", folder)
+        (a.results / "analysis.json").write_text(json.dumps(analysis, indent=1), "utf-8")
+        report = a.results / "report"
+        shutil.rmtree(report, ignore_errors=True)
+        a.commands.client("sweep", "report", folder, "--out", report, timeout=300)
+    return {**picked(capacity, "observed", "beyond"), "cells": _cells(folder)}
 
 
 def evidence(a: Acceptance) -> Mapping[str, Any]:
@@ -148,10 +150,18 @@ def _plan(a: Acceptance, name: str, **changes: Any) -> Path:
         "utilization": a.utilization(),
         "boundary": int(0.97 * mib) if mib else 14_848,
         "measure_s": a.choices.measure_s,
-        "options": "".join(f"{line}\n" for line in a.choices.options),
+        "options": "".join(f"{line}\n" for line in (*_defaults(a), *a.choices.options)),
     }
     path.write_text(sweep_plan(model, tokenizer, **{**chosen, **changes}), "utf-8")
     return path
+
+
+def _defaults(a: Acceptance) -> list[str]:
+    """The profile's engine options as lines of a plan: a sweep takes its plan's alone."""
+    if a.choices.engine_command:
+        return []
+    engine = a.commands.json("profile", "show", a.choices.profile)["runtime"].get("engine", {})
+    return [f"{name} = {json.dumps(value)}" for name, value in engine.get("set", {}).items()]
 
 
 def _ledger(folder: Path) -> list[dict[str, Any]]:

@@ -342,3 +342,37 @@ def test_a_freeze_is_read_in_all_its_forms(tmp_path):
     (tmp_path / "empty").write_text("nothing\n")
     with pytest.raises(UsageError, match="not the output of pip freeze"):
         read_freeze(tmp_path / "empty")
+
+
+def amend(world, old, new):
+    path = world.profile_folder / "profile.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_a_package_may_have_a_date_of_its_own_and_the_hosts_own_need_none(world):
+    world.add("absent", "1.0", "numpy", uploaded="2026-05-01T00:00:00Z")
+    world.add("absent", "2.0", "numpy", uploaded="2026-06-01T00:00:00Z")
+    world.add("other", "1.0", uploaded="2026-05-01T00:00:00Z")
+    world.add("other", "2.0", uploaded="2026-06-01T00:00:00Z")
+    # Newer than the day, and the host has it all the same.
+    world.add("numpy", "2.5.2", uploaded="2026-08-01T00:00:00Z")
+    world.host["numpy"] = "2.5.2"
+    day = 'exclude_newer = "2026-05-23"'
+    amend(world, day, f'{day}\nexclude_newer_package = {{ absent = "2026-06-02" }}')
+    assert names(world.resolve("absent", "other")) == {"absent": "2.0", "other": "1.0"}
+
+
+def test_a_direct_omission_drops_the_wheels_own_pin_alone(world):
+    world.add("ffi", "1.0")
+    world.add("ffi", "1.2")
+    world.add("grammar", "1.0", "ffi>=1.1")
+    direct = '\n[[overlay.omission]]\nname = "ffi"\ndirect = true\nreason = "the pin is for jit"\n'
+    amend(world, "\n[locks]", f"{direct}\n[locks]")
+    overlay = world.resolve("ffi==1.0", "grammar")
+    assert names(overlay) == {"ffi": "1.2", "grammar": "1.0"}
+    profile = load_profile(world.profile_folder, allow_missing_locks=True)
+    assert "# Left out: the wheel's own ffi: the pin is for jit." in lock_text(
+        overlay, profile, world.host, ""
+    )

@@ -97,14 +97,16 @@ def test_the_server_answered_and_is_gone(accepted):
 
 
 def test_the_killed_runner_left_a_broken_attempt_and_every_cell_was_measured(accepted):
-    bench, _, stages = accepted
+    _, _, stages = accepted
     cell = stages["killed"]["facts"]["cell"]
     assert stages["sweep"]["facts"]["states"] == {"MEASURED": 4}
     assert stages["sweep"]["facts"]["broken"] == [f"{cell} attempt 1"]
     cells = {row["cell"]: row for row in stages["judged"]["facts"]["cells"]}
     assert len(cells) == 4
     assert all(row["output_tokens_per_s"] > 0 for row in cells.values())
-    assert (bench.work / "results" / "report" / "index.html").exists()
+    observed = stages["judged"]["facts"]["observed"]
+    assert {(item["concurrency"], item["tp"]) for item in observed} == {(1, 1), (4, 1)}
+    assert all(item["observed_mib"] > 9000 for item in observed)
 
 
 def test_the_gated_cell_has_its_reason(accepted):
