@@ -285,6 +285,7 @@ def _embedded(product: Product, folder: Path, say: Say) -> Product:
 
     A wheel that others built keeps its bytes, by which it is known.
     """
+    from builder.wheelfile import embed_sbom
 
     profile, record = product.profile, product.record
     if toolchain_facts(record) is None and "thinning" not in record:
@@ -305,7 +306,7 @@ def bill_of_materials(
 ) -> bytes:
     """The bill of materials of a recorded wheel: for the artifact, or for the wheel itself."""
     from builder.overlay_lock import overlay_inputs
-    from builder.sbom import WheelFacts
+    from builder.sbom import WheelFacts, build_sbom
 
     roles = locked_inputs(profile, folder)
     inputs = tuple(item for role in roles.values() for item in role)
