@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import compile_cache_artifact
+from builder.answer import find_product
 from builder.cache import InputCache
 from builder.compile_cache import DEFAULT_LIMIT, CompileCache, cache_of
-from builder.product import Plan, Product, find_product, make_product, plan_product
+from builder.product import Plan, Product, make_product, plan_product
 from kvreg.errors import KvregError, NotFoundError
 from registry.store import Store
 
@@ -63,6 +64,7 @@ def build_and_publish(
     clock = time.monotonic()
     plan = plan_product(profile_name, toolchain, jobs, cache)
     say(plan.text())
+    store.prepare()  # whoever may not write there hears of it before the build
     product = find_product(plan, store, keys=keys, say=say)
     answered = product is not None
     moved: dict[str, Any] = {}

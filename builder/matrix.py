@@ -86,7 +86,7 @@ def matrix(
             continue  # a proposal that is not finished
         locked_inputs(profile, folder)
         job = _job(checkout, profile, needs, labels, toolchain)
-        if missing_from is None or missing_from.resolve(profile.digest_tag) is None:
+        if missing_from is None or not _has(missing_from, profile):
             jobs.append(job)
     return tuple(jobs)
 
@@ -121,6 +121,13 @@ def _job(
         key=key,
         digest=profile.digest,
     )
+
+
+def _has(store: Store, profile: Profile) -> bool:
+    try:
+        return store.resolve(profile.digest_tag) is not None
+    except NotFoundError:
+        return False  # a store that the first job will make
 
 
 def _read(path: Path) -> tuple[dict[str, Needs], dict[str, str]]:

@@ -220,18 +220,7 @@ def propose(*arguments: str, code: int = 0) -> dict:
 @pytest.fixture
 def lockable(index):
     """What the recipe's build requirements need of the index."""
-    index.add("nvidia-cutlass", *upstream.wheel("nvidia-cutlass", "4.2.0.0"))
-    tools = {
-        "cmake": "3.31.0",
-        "ninja": "1.13.0",
-        "packaging": "26.0",
-        "setuptools": "80.0.0",
-        "setuptools-scm": "9.0.0",
-        "wheel": "0.46.0",
-        "jinja2": "3.1.6",
-    }
-    for name, version in tools.items():
-        index.add(name, *upstream.wheel(name, version))
+    upstream.add_everything(index)
     return index
 
 

@@ -174,3 +174,25 @@ def checkout(root: Path, index: LoopbackIndex, version: str = "0.18.1") -> Path:
         inputs.append(Input("vllm", version, kind, name, len(data), digest))
     write_lock(folder / "source.lock", inputs, "test")
     return root
+
+
+TOOLS = {
+    "cmake": "3.31.0",
+    "ninja": "1.13.0",
+    "packaging": "26.0",
+    "setuptools": "80.0.0",
+    "setuptools-scm": "9.0.0",
+    "wheel": "0.46.0",
+    "jinja2": "3.1.6",
+    "nvidia-cutlass": "4.2.0.0",
+    "numpy": "2.0.2",
+    "filelock": "3.20.0",
+    "newdep": "1.5",
+}
+
+
+def add_everything(index: LoopbackIndex) -> None:
+    """What a build of these releases requires, and what they do themselves."""
+    add_torch(index, "2.10.0", "12.8.90")
+    for name, version in TOOLS.items():
+        index.add(name, *wheel(name, version))
