@@ -30,7 +30,17 @@ import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure import Command, Run, interleaved, machine, median, ratios, spread, timed
+from benchmarks.measure import (
+    INSTALLED,
+    Command,
+    Run,
+    interleaved,
+    machine,
+    median,
+    ratios,
+    spread,
+    timed,
+)
 from kvreg.model.digest import sha256_file
 from kvreg.model.profile import Profile
 from kvreg.wheel.inflate import available
@@ -81,8 +91,10 @@ class Bench:
         self.host = running.host
         self.out = folder / "out"
         self.environment = {
-            **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
+            **INSTALLED,
             "KVREG_PROFILES": str(folder / "profiles"),
+            # On the same file system for everybody, so that nobody moves files from one to another.
+            "TMPDIR": str(folder / "out"),
         }
 
     def contenders(self) -> dict[str, list[Command]]:

@@ -32,7 +32,11 @@ RANGE_BLOCK = 512 * 1024
 
 @dataclass(frozen=True)
 class IndexFile:
-    """A file that the index lists. `url` says where the bytes are and never goes into a lock."""
+    """A file that the index lists. `url` says where the bytes are and never goes into a lock.
+
+    `yanked` is the reason why it was withdrawn, None when it was not; `uploaded` is when it came
+    there, in seconds since 1970, where the index says so.
+    """
 
     project: str
     filename: str
@@ -40,6 +44,8 @@ class IndexFile:
     sha256: str
     size: int | None
     has_metadata: bool = False
+    yanked: str | None = None
+    uploaded: int | None = None
 
 
 def index_url() -> str:
@@ -107,7 +113,14 @@ class PackageIndex:
                 ) from error
             self._pages[project] = [
                 IndexFile(
-                    project, p.filename, p.url, p.digests["sha256"], p.size, bool(p.has_metadata)
+                    project,
+                    p.filename,
+                    p.url,
+                    p.digests["sha256"],
+                    p.size,
+                    bool(p.has_metadata),
+                    (p.yanked_reason or "no reason is given") if p.is_yanked else None,
+                    int(p.upload_time.timestamp()) if p.upload_time else None,
                 )
                 for p in page.packages
                 if "sha256" in p.digests

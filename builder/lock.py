@@ -16,6 +16,7 @@ from packaging.markers import default_environment
 from packaging.metadata import parse_email
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from uv import find_uv_bin
 
 from builder.index import IndexFile, PackageIndex, index_url, target_tags
 from builder.inputs import Input, Member, tree_input, write_lock
@@ -121,7 +122,16 @@ def lock_requirements(wanted: Requirements, index: PackageIndex, say: Say) -> li
 def resolve(requirements: Iterable[str]) -> dict[str, str]:
     """name -> version of everything that the requirements need, for the build container."""
     command = [
-        *("uv", "pip", "compile", "-", "--quiet", "--no-config", "--no-header", "--no-annotate"),
+        *(
+            find_uv_bin(),
+            "pip",
+            "compile",
+            "-",
+            "--quiet",
+            "--no-config",
+            "--no-header",
+            "--no-annotate",
+        ),
         *("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28"),
         *("--only-binary", ":all:", "--default-index", index_url()),
     ]

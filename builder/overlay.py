@@ -89,10 +89,9 @@ class Resolver:
 
     def resolve(self, say: Say) -> Overlay:
         """Raises ContractError when the host cannot do, UsageError when nothing resolves."""
-        self._check_protected()
         say(f"resolving {len(self.roots)} requirements for {self._python} on {self._platform}")
-        versions = self._run_uv()
-        overlay = {n: v for n, v in versions.items() if not self._hosts(n, v)}
+        versions = self.versions()
+        overlay = {n: v for n, v in versions.items() if not self.of_host(n, v)}
         say(f"explaining {len(versions)} packages")
         while True:
             found = self._needs({**self.host, **overlay})
@@ -102,6 +101,20 @@ class Resolver:
             say(f"{idle} {overlay.pop(idle)} is not needed: the host's serves, or nobody asks")
         return self._finish(overlay, found)
 
+    def versions(self, index_options: tuple[str, ...] = ()) -> dict[str, str]:
+        """The versions of everything that uv would take, the host's own among them.
+
+        index_options: uv's options in place of the configured index. Raises as `resolve`.
+        """
+        self._check_protected()
+        return self._run_uv(index_options)
+
+    def of_host(self, name: str, version: str) -> bool:
+        """Whether the host has this version already, or the package is its alone."""
+        if is_protected(name):
+            return True
+        return name in self.host and Version(self.host[name]) == Version(version)
+
     @cached_property
     def _python(self) -> str:
         return self.profile.host.python.validated
@@ -110,12 +123,6 @@ class Resolver:
     def _platform(self) -> str:
         host = self.profile.host
         return f"{host.arch.validated}-manylinux_{host.glibc.validated.replace('.', '_')}"
-
-    def _hosts(self, name: str, version: str) -> bool:
-        """Whether the host has this version already, or the package is its alone."""
-        if is_protected(name):
-            return True
-        return name in self.host and Version(self.host[name]) == Version(version)
 
     def _is_idle(self, name: str, overlay: Mapping[str, str], found: list[Need]) -> bool:
         """Whether an entry could be left out: nobody asks for it, or the host's serves as well."""
@@ -154,20 +161,21 @@ class Resolver:
                 " without it",
             )
 
-    def _run_uv(self) -> dict[str, str]:
+    def _run_uv(self, index_options: tuple[str, ...]) -> dict[str, str]:
         pinned = {n: Version(v).public for n, v in self.host.items()}
         hosts_own = {n: v for n, v in pinned.items() if is_protected(n)}
         # torch's own nvidia-* pins are between it and its image; numpy's version binds the others.
         dropped = {n for n in hosts_own if n.startswith("nvidia-")} | self._omitted
         constrained = {n: v for n, v in hosts_own.items() if n not in dropped}
         command = [
-            *(find_uv_bin(), "pip", "compile", "requirements.in", "--quiet", "--no-config"),
+            *(find_uv_bin(), "pip", "compile", "requirements.in", "--quiet"),
             *("--no-header", "--no-annotate", "--output-file", "preferred.txt"),
             *("--constraints", "constraints.txt", "--overrides", "overrides.txt"),
             *("--python-version", self._python, "--python-platform", self._platform),
             # Any interpreter will do, so this one: uv would look through the whole machine.
             *("--python", sys.executable, "--no-python-downloads"),
-            *("--only-binary", ":all:", "--default-index", self.index.url),
+            *("--only-binary", ":all:"),
+            *(index_options or ("--no-config", "--default-index", self.index.url)),
         ]
         if self.exclude_newer:
             command += ["--exclude-newer", f"{self.exclude_newer}T00:00:00Z"]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from builder.answer import fetch_answer, same_build
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
 from builder.cache import InputCache, file_sha256
+from builder.compile_cache import DEFAULT_LIMIT, cache_of
 from builder.console import BuildMonitor
 from builder.fetch import bytes_missing
 from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
+from builder.key import BuildKey, build_key
 from builder.layout import Checkout, find_checkout
 from builder.recipes.model import recipe
 from builder.record import (
@@ -29,6 +33,10 @@ from builder.record import (
 from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    from kvreg.publickey import PublicKey
+    from registry.store import Store
 
 Say = Callable[[str], None]
 
@@ -60,6 +68,13 @@ class Plan:
     jobs: Jobs
     cache: InputCache
 
+    @property
+    def key(self) -> BuildKey | None:
+        """What decides the compile's bytes; None where nothing is compiled."""
+        if self.toolchain is None:
+            return None
+        return build_key(self.profile, self.toolchain, self.checkout.dockerfiles)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "profile": self.profile.name,
@@ -69,6 +84,7 @@ class Plan:
             "inputs": len(self.inputs),
             "to_fetch_bytes": self.to_fetch_bytes,
             "toolchain": self.toolchain,
+            "key": self.key.digest if self.key else None,
             "jobs": {"count": self.jobs.count, "reason": self.jobs.reason},
         }
 
@@ -138,7 +154,58 @@ def plan_product(
     )
 
 
-def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say) -> Product:
+def find_product(
+    plan: Plan, store: Store | None, *, keys: Sequence[PublicKey] = (), say: Say
+) -> Product | None:
+    """The product when it was made before from the same inputs, recipe and toolchain.
+
+    The finished build of this checkout, else what `store` has for the key, which then becomes the
+    finished build; None when there is neither. With `keys`, one of them must have signed what the
+    store has. Raises VerificationError for bytes that are not what they should be.
+    """
+    key = plan.key
+    if key is None:
+        return None
+    with suppress(NotFoundError, ContractError, UsageError):
+        product = read_product(plan.checkout, plan.profile.name)
+        if same_build(product.record, key):
+            say("nothing changed since the finished build")
+            return product
+    if store is None:
+        return None
+    out = plan.checkout.build_folder(plan.profile.name)
+    fresh = out / UNFINISHED
+    shutil.rmtree(fresh, ignore_errors=True)
+    record = fetch_answer(store, plan.profile, key, fresh, keys=keys, say=say)
+    if record is None:
+        return None
+    # The overlay may have changed since; the wheel and its audit do not depend on it.
+    record = {**record, "profile": profile_facts(plan.profile)}
+    _replace(fresh, out)
+    write_json(out / RECORD, record)
+    write_json(out / AUDIT, record["audit"])
+    write_bytes(out / SBOM, _sbom(plan.profile, plan.folder, record, embedded=False))
+    write_bytes(out / PAGE, page(record).encode())
+    return read_product(plan.checkout, plan.profile.name)
+
+
+def _replace(fresh: Path, out: Path) -> None:
+    """Let what was made take the place of the finished build."""
+    for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
+        stale.unlink(missing_ok=True)
+    for file in fresh.iterdir():
+        file.replace(out / file.name)
+    fresh.rmdir()
+
+
+def make_product(
+    plan: Plan,
+    *,
+    offline: bool,
+    use_compile_cache: bool,
+    say: Say,
+    compile_cache_limit: str = DEFAULT_LIMIT,
+) -> Product:
     """Run a plan: fetch, toolchain, compile, audit, SBOM, record.
 
     Raises ContractError when the audit fails (wheel, record and audit stay for inspection, but
@@ -158,12 +225,8 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     elif plan.toolchain is None:
         built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
-        built = _compile(plan, fresh, use_compile_cache, say)
-    for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
-        stale.unlink(missing_ok=True)
-    for file in fresh.iterdir():
-        file.replace(out / file.name)
-    fresh.rmdir()
+        built = _compile(plan, fresh, use_compile_cache, compile_cache_limit, say)
+    _replace(fresh, out)
     return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
 
 
@@ -175,7 +238,9 @@ def _thin(plan: Plan, out: Path, say: Say) -> Built:
         return build_thin(plan.profile, plan.folder, cache=plan.cache, out=out, progress=bar.update)
 
 
-def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
+def _compile(
+    plan: Plan, out: Path, use_compile_cache: bool, compile_cache_limit: str, say: Say
+) -> Built:
     from builder.engine import connect
     from builder.toolchain import ensure_image, load_toolchain
 
@@ -185,10 +250,7 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
     image = ensure_image(engine, chosen, plan.cache, say=say)
     judge_cuda(plan.profile, image)
     say(f"compiling in {image.image_digest[:19]} (nvcc {image.cuda_version}), no network")
-    compile_cache = None
-    if use_compile_cache:
-        compilers = image.compilers_digest.removeprefix("sha256:")[:16]
-        compile_cache = plan.cache.root / "ccache" / f"{image.name}-{compilers}"
+    compile_cache = cache_of(plan.cache, image) if use_compile_cache else None
     monitor = BuildMonitor(say)
     try:
         return build(
@@ -200,6 +262,7 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
             jobs=plan.jobs,
             out=out,
             compile_cache=compile_cache,
+            compile_cache_limit=compile_cache_limit,
             on_line=monitor,
         )
     finally:
@@ -211,7 +274,10 @@ def describe(plan: Plan, built: Built, out: Path, say: Say) -> Product:
 
     The record is on disk before the audit starts: an hour of compiling is not lost to a check.
     """
-    write_json(out / RECORD, make_record(plan.profile, built))
+    record = make_record(plan.profile, built)
+    if plan.key is not None:
+        record["key"] = plan.key.to_dict()
+    write_json(out / RECORD, record)
     return examine(plan.checkout, plan.profile, plan.folder, plan.cache, say)
 
 

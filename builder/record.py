@@ -61,6 +61,7 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
         record["environment"] = built.environment
         record["steps"] = list(built.steps)
         record["compile_cache"] = built.compile_cache
+        record["compile_cache_storage"] = built.compile_cache_storage
         record["units"] = [
             {"module": u.module, "source": u.source, "seconds": u.seconds} for u in built.units
         ]

@@ -58,7 +58,8 @@ class Recipe:
     sources, requirements: what the profile needs of each. parameters: what the script is told
     beside what every script is told. files: what lies at /recipe in the container, by name; a
     folder is taken whole, less caches. script: which of them the toolchain's Python runs; None
-    compiles nothing.
+    compiles nothing. externals: variables of upstream's build that the script sends to locked
+    inputs.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Recipe:
     parameters: Callable[[Profile, tuple[Input, ...]], dict[str, Any]] = _no_parameters
     files: Mapping[str, Path] = field(default_factory=dict)
     script: str | None = None
+    externals: tuple[str, ...] = ()
 
 
 CONTAINER = Path(__file__).parent / "container.py"

@@ -42,7 +42,7 @@ def test_the_wheels_are_of_all_makes():
         "pure", "abi3", "cp312", "binary, any Python", ".data/data", ".data/scripts",
         ".data/headers", "console_scripts", "gui_scripts", "namespace package", ".pth file",
         "top-level module", "bundled libraries", "executables", "RECORD with CRLF",
-        "directories as members", "names with spaces", 
+        "directories as members", "names with spaces",
         "large",
     ):  # fmt: skip
         assert any(word in line for line in page.splitlines() if line.startswith("| `")), word

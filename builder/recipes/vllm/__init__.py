@@ -98,4 +98,11 @@ RECIPE = Recipe(
     files={"container.py": CONTAINER}
     | {name: _HERE / name for name in ("compile.py", "CMakeLists.txt", "fa2_absent.cpp")},
     script="compile.py",
+    externals=(
+        "VLLM_CUTLASS_SRC_DIR",
+        "TRITON_KERNELS_SRC_DIR",
+        "FLASH_MLA_SRC_DIR",
+        "QUTLASS_SRC_DIR",
+        "VLLM_FLASH_ATTN_SRC_DIR",
+    ),
 )

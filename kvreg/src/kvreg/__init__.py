@@ -70,14 +70,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_API})
 
 
-class _CallableModule(_Module):
+class _CallableModule(_Module):  # type: ignore[valid-type, misc]
     """A submodule that bears the name of a function, such as `kvreg.pull`: calls that."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
-class _Package(_Module):
+class _Package(_Module):  # type: ignore[valid-type, misc]
     """This package: the import system binds submodules to it, also over names of functions."""
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kvreg.activation import check_environment, find_runtime, variables
+from kvreg.engine import for_command
 from kvreg.errors import KvregError, UsageError
 from kvreg.home import Home
+from kvreg.model.activation import Settings
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes
 from kvreg.settings import require_trusted, required_keys
@@ -34,6 +36,8 @@ class Engine:
     version: str | None
     artifact: str | None
     profile: str | None
+    rules: Settings = field(default_factory=Settings)
+    """What the profile sets by default, and what it denies."""
 
     def identity(self) -> dict[str, Any]:
         """What goes into ``identity.json``."""
@@ -56,9 +60,9 @@ class Engine:
     def arguments(
         self, plan: Plan, model: str, tp: int, settings: Mapping[str, Setting], port: int
     ) -> list[str]:
-        """The whole command line."""
+        """The whole command line; `ContractError` when it has what the profile denies."""
         chosen = plan.model(model)
-        words = [*self.command, chosen.repository, "--host", HOST, "--port", str(port)]
+        words = ["--host", HOST, "--port", str(port)]
         words += ["--served-model-name", model, "--tensor-parallel-size", str(tp)]
         if chosen.revision != "local":
             words += ["--revision", chosen.revision, "--tokenizer-revision", chosen.revision]
@@ -67,7 +71,14 @@ class Engine:
                 words.append(f"--{name}")
             elif value is not False:
                 words += [f"--{name}", str(value)]
-        return words
+        options = for_command(self.rules, words, "this profile").words
+        return [*self.command, chosen.repository, *options]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `ContractError` when the plan asks for what the profile denies."""
+        for model in plan.models:
+            for load in plan.workloads:
+                self.arguments(plan, model.name, 1, plan.settings(model.name, load.name), 0)
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,7 @@ def staged_engine(profile: str, home: Path | None = None) -> Engine:
         version=version,
         artifact=runtime.manifest_digest,
         profile=runtime.profile_digest,
+        rules=runtime.profile().runtime.engine,
     )
 
 

@@ -82,6 +82,7 @@ class Session:
         raise NotImplementedError
 
     def _open(self) -> None:
+        self.engine.check(self.plan)
         facts = collect_facts()
         self._prepare(facts)
         self._equip(facts)
