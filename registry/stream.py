@@ -20,7 +20,7 @@ from kvreg.model.oci import Descriptor
 CHUNK_BYTES = 1 << 19
 
 _WORTH_A_THREAD = 4 << 20
-_AHEAD = 3
+_AHEAD = 6
 
 Progress = Callable[[int], object]
 """Called with counts of bytes as they pass; negative when bytes must be sent again."""
