@@ -1,5 +1,7 @@
 """The ``kvreg`` command: a group that imports only the subcommand that is run."""
 
+import os
+
 import click
 
 from kvreg import __version__
@@ -61,7 +63,15 @@ COMMANDS = {
     cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="kvreg")
-def main() -> None:
+@click.option(
+    "--facts",
+    metavar="FILE",
+    envvar="KVREG_FACTS",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Let the host of this file (kvreg facts --output) stand for this one, to replay what a"
+    " command says there. What would run or measure something refuses it.",
+)
+def main(facts: str | None) -> None:
     """Verified, side-by-side vLLM runtimes for managed GPU notebooks.
 
     A profile names a host contract and one pinned runtime. kvreg resolves the runtime's artifact
@@ -74,8 +84,11 @@ def main() -> None:
       kvreg pull t4x2-cu128 --registry oci-layout:./dist/registry
       kvreg verify t4x2-cu128
       kvreg run t4x2-cu128 -- python -c "import vllm"
+      kvreg --facts their-host.json doctor t4x2-cu128
 
     \b
     Exit codes: 0 fine; 1 contract violated or verification failed; 2 usage; 3 not found;
     4 network or registry; 5 storage.
     """
+    if facts:
+        os.environ["KVREG_FACTS"] = facts

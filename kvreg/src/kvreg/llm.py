@@ -52,8 +52,9 @@ def LLM(
 def require_host(runtime: Runtime, home: Home, *, strict: bool = False) -> None:
     """Raise `ContractError` naming every check of ``kvreg doctor`` that this host fails."""
     from kvreg.doctor.diagnosis import diagnose
-    from kvreg.facts import collect
+    from kvreg.facts import collect, require_own_host
 
+    require_own_host("loading a model")
     diagnosis = diagnose(runtime.profile(), collect(home=home.root), home)
     if diagnosis.passes(strict=strict):
         return

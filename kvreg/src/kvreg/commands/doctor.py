@@ -57,7 +57,9 @@ def command(
     """
     from kvreg.doctor.diagnosis import diagnose, diagnose_all, with_checks
     from kvreg.doctor.table import ranking, table
+    from kvreg.facts import replayed
 
+    facts_file = facts_file or replayed()
     if probe and facts_file:
         raise UsageError(
             "--probe and --facts exclude each other",

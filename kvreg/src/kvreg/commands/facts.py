@@ -45,10 +45,11 @@ def command(
       kvreg facts --output facts.json
       kvreg facts --facts facts.json
     """
-    from kvreg.facts import collect, load
+    from kvreg.facts import collect, load, replayed
     from kvreg.facts.files import save
     from kvreg.facts.text import text
 
+    facts_file = facts_file or replayed()
     found = load(facts_file) if facts_file else collect(import_torch=import_torch, home=home)
     if output is not None:
         save(found, output)

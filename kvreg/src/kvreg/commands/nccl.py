@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from kvreg.console import emit, handled, json_option, note, progress
+from kvreg.facts import require_own_host
 from kvreg.nccl.design import (
     BACKENDS,
     DEFAULT_PAYLOADS,
@@ -103,6 +104,7 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
+    require_own_host("measuring")
     sizes = parse_payloads(payloads) if payloads else DEFAULT_PAYLOADS
     host = survey_host(python)
     design = Design(

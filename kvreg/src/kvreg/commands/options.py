@@ -59,10 +59,10 @@ facts_option = click.option(
 
 
 def host_facts(facts_file: Path | None, home: Path | None = None) -> "HostFacts":
-    """The facts of `facts_option`: those of the file, else this host's.
+    """The facts of `facts_option`, else those of ``kvreg --facts``, else this host's.
 
     Raises what `kvreg.facts.load` raises.
     """
-    from kvreg.facts import collect, load
+    from kvreg.facts import current, load
 
-    return load(facts_file) if facts_file else collect(home=home)
+    return load(facts_file) if facts_file else current(home)

@@ -11,6 +11,7 @@ from kvreg.activation import check_environment, find_runtime, variables
 from kvreg.commands.options import home_option
 from kvreg.console import handled
 from kvreg.errors import NotFoundError
+from kvreg.facts import require_own_host
 from kvreg.home import Home
 from kvreg.settings import require_trusted, required_keys
 
@@ -32,6 +33,7 @@ def command(profile: str, arguments: tuple[str, ...], home: Path | None) -> None
       kvreg run t4x2-cu128 -- vllm serve Qwen/Qwen2.5-3B-Instruct --tensor-parallel-size 2
       kvreg run --home ./home t4-probe -- python -m kvreg_probe --json
     """
+    require_own_host("running a command")
     place = Home.find(home)
     runtime = find_runtime(place, profile)
     require_trusted(runtime, required_keys())

@@ -11,6 +11,7 @@ import click
 
 from kvreg.commands.options import home_option
 from kvreg.console import emit, handled, json_option, note, progress
+from kvreg.facts import require_own_host
 from kvreg.home import Home
 
 
@@ -83,6 +84,8 @@ def command(
       kvreg serve t4x2-cu128 ./model --port 8080 -- --max-model-len 4096
       kvreg serve t4x2-cu128 ./sharded -- --load-format sharded_state --tensor-parallel-size 2
     """
+    if not dry_run:
+        require_own_host("serving")
     from kvreg.process import Grace
     from kvreg.serve import ServerError, log_tail, plan_server, start_server
 

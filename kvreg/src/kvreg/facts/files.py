@@ -4,10 +4,41 @@ import json
 import os
 from pathlib import Path
 
-from kvreg.errors import ContractError, NotFoundError
+from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.facts.model import HostFacts
 
+FACTS_VARIABLE = "KVREG_FACTS"
+"""The file of another host's facts that ``kvreg --facts FILE COMMAND`` sets for the command."""
+
 _LARGEST = 16 << 20
+
+
+def replayed() -> Path | None:
+    """The file that stands for this host, if one does."""
+    named = os.environ.get(FACTS_VARIABLE)
+    return Path(named) if named else None
+
+
+def current(home: Path | None = None) -> HostFacts:
+    """The facts to judge by: those of the file that stands for this host, else this host's.
+
+    Raises what `load` raises.
+    """
+    from kvreg.facts.collection import collect  # what replays a file needs none of it
+
+    path = replayed()
+    return load(path) if path else collect(home=home)
+
+
+def require_own_host(doing: str) -> None:
+    """Raise `UsageError` when facts of another host stand for this one: what runs, runs here."""
+    path = replayed()
+    if path is not None:
+        raise UsageError(
+            f"{doing} happens on this host, which the facts of another cannot stand for",
+            found=f"--facts {path}",
+            remedy=f"leave --facts (or ${FACTS_VARIABLE}) out",
+        )
 
 
 def load(path: Path) -> HostFacts:

@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -13,6 +14,9 @@ from packaging.version import InvalidVersion, Version
 
 from kvreg.errors import ContractError, VerificationError
 from kvreg.model.profile import Profile
+
+if TYPE_CHECKING:
+    from kvreg.facts import HostFacts
 
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
 _PYTHON_TAG = re.compile(r"cp(\d)(\d+)")
@@ -76,20 +80,44 @@ def check_tags(wheel: WheelName, profile: Profile) -> None:
 
 
 def check_interpreter(wheel: WheelName) -> None:
-    """Raise `ContractError` unless the Python that runs this program can load the wheel."""
+    """Raise `ContractError` unless the Python that runs this program can load the wheel.
+
+    With ``kvreg --facts`` it is the Python of that host.
+    """
     from packaging.tags import sys_tags
 
-    if not wheel.tags.isdisjoint(sys_tags()):
+    from kvreg.facts import load, replayed
+
+    path = replayed()
+    if path is not None:
+        python, arch, glibc = _interpreter(load(path))
+        loadable, platform = _supported(python, arch, glibc), f"Linux {arch}, glibc {glibc}"
+        whose = f"the Python of the host in {path}"
+    else:
+        loadable = frozenset(sys_tags())
+        python = "cp{}{}".format(*sys.version_info[:2])
+        platform = sysconfig.get_platform().replace("-", "_")
+        whose = "the Python that runs kvreg"
+    if not wheel.tags.isdisjoint(loadable):
         return
-    major, minor = sys.version_info[:2]
-    platform = sysconfig.get_platform().replace("-", "_")
     raise ContractError(
-        f"the wheel {wheel.filename} cannot be loaded by the Python that runs kvreg",
-        expected=f"cp{major}{minor} or abi3 or pure Python, on {platform}",
+        f"the wheel {wheel.filename} cannot be loaded by {whose}",
+        expected=f"{python} or abi3 or pure Python, on {platform}",
         found=", ".join(sorted(map(str, wheel.tags))),
         remedy="run kvreg with the Python that is to use the runtime, or add --any-host to stage it"
         " for another machine",
     )
+
+
+def _interpreter(facts: "HostFacts") -> tuple[str, str, str]:
+    tag, arch, glibc = facts.python.tag, facts.system.arch, facts.system.glibc
+    if not (tag and arch and glibc):
+        raise ContractError(
+            "the facts do not say which wheels that host loads",
+            expected="its Python tag, architecture and glibc",
+            found=f"{tag}, {arch}, {glibc}",
+        )
+    return tag, arch, glibc
 
 
 @lru_cache(maxsize=8)

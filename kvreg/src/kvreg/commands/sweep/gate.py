@@ -8,6 +8,7 @@ import click
 from kvreg.commands.options import home_option
 from kvreg.commands.sweep.options import engine_choice, engine_options, out_option, plan_argument
 from kvreg.console import emit, handled, json_option, note, progress
+from kvreg.facts import require_own_host
 from kvreg.sweep.gate import pass_gate, subjects
 from kvreg.sweep.ledger import COMPATIBLE
 from kvreg.sweep.plan import load_plan
@@ -46,6 +47,7 @@ def command(
       kvreg sweep gate plan.toml --out sweep --profile t4x2-cu128
       kvreg sweep gate plan.toml --out sweep --profile t4x2-cu128 --model gemma-3-4b-it --again
     """
+    require_own_host("loading a model")
     load_plan(plan)
     raw = (plan / "plan.toml" if plan.is_dir() else plan).read_bytes()
     engine = engine_choice(profile, engine_command, home).make()

@@ -9,6 +9,7 @@ import click
 from kvreg.commands.options import home_option
 from kvreg.commands.sweep.options import engine_choice, engine_options, out_option, plan_argument
 from kvreg.console import emit, handled, json_option
+from kvreg.facts import require_own_host
 from kvreg.sweep.engine import EngineChoice
 from kvreg.sweep.ledger import FAILED
 from kvreg.sweep.plan import load_plan, parse_plan
@@ -78,6 +79,7 @@ def command(
       kvreg sweep run plan.toml --out sweep --engine-command "python my_server.py"
       kvreg sweep run plan.toml --out sweep --engine ray --profile t4x2-cu128
     """
+    require_own_host("measuring")
     began = time.monotonic()
     load_plan(plan)  # reports every problem before anything is made
     raw = (plan / "plan.toml" if plan.is_dir() else plan).read_bytes()
