@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.network, pytest.mark.timeout(1200)]
 ENGINE = """#!/bin/sh
 export KVREG_SIMULATED_FAULTS={faults}
 [ -n "$KVREG_CELL" ] && echo "$KVREG_CELL $CUDA_VISIBLE_DEVICES" >> {shown}
+# Longer than a node takes to start its first worker: shards of two nodes overlap for certain.
+sleep 4
 exec {python} {server} "$@"
 """
 
