@@ -44,6 +44,26 @@ def sources() -> Path:
     return root
 
 
+def name_units(root: Path) -> None:
+    """Let each Marlin source that upstream's build generates define one name of its own.
+
+    They hold explicit instantiations of templates alone. The compiler names what is local to a
+    module after its first external definition; where there is none it takes the file's time stamp,
+    the working folder and its own process id, and no two builds are the same.
+    """
+    line = "f.write(file_content)\n"
+    for folder in ("csrc/quantization/marlin", "csrc/moe/marlin_moe_wna16"):
+        generator = root / folder / "generate_kernels.py"
+        text = generator.read_text()
+        if text.count(line) != 1:
+            sys.exit(f"{folder}/generate_kernels.py does not write its sources as it used to")
+        unit = (
+            'f\'\\n__attribute__((visibility("hidden"))) int kvreg_unit_'
+            f"{Path(folder).name}_{{filename[:-3]}} = 0;\\n'"
+        )
+        generator.write_text(text.replace(line, f"f.write(file_content + {unit})\n"))
+
+
 def members(prefix: str, target: Path) -> None:
     """Copy the locked members of upstream's wheel below `prefix` to `target`."""
     root = INPUTS / "members" / prefix
@@ -128,6 +148,7 @@ def main() -> None:
     venv = make_environment(PARAMETERS["requirements"])
     step("unpack sources")
     root = sources()
+    name_units(root)
     environment = vllm_environment(externals()) | compile_environment(venv, PARAMETERS)
     step("compile")
     python = venv / "bin" / "python"
