@@ -12,18 +12,17 @@ run's result is hashed afterwards, outside of the time.
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.measure import INSTALLED, Command, Run, machine, ratios, timed
 from kvreg.model.digest import sha256_file
 from kvreg.model.oci import ANNOTATION_TITLE, Descriptor, Manifest, empty_descriptor
 from registry.layout import Layout
@@ -33,16 +32,6 @@ from tests.support.tools import Tool, find_tool
 
 KIND = "application/octet-stream"
 OURS = "registry"
-# As an installed program runs: its compiled files are there.
-_ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One process: seconds that it took, CPU seconds that it used."""
-
-    seconds: float
-    cpu_seconds: float
 
 
 @dataclass
@@ -61,8 +50,7 @@ class Task:
 
     def ratios(self, other: str) -> list[float]:
         """Our time over the other's, round by round: below one is faster."""
-        pairs = zip(self.runs[OURS], self.runs[other], strict=True)
-        return [ours.seconds / theirs.seconds for ours, theirs in pairs]
+        return ratios(self.runs[OURS], self.runs[other])
 
     @property
     def fastest_other(self) -> str:
@@ -149,26 +137,11 @@ class Bench:
         """Run one contender's command once, and keep what it took unless it only warms up."""
         task.before()
         os.sync()
-        with (self.folder / "output").open("w+") as output:
-            begun = time.monotonic()
-            process = subprocess.Popen(
-                task.commands[contender],
-                cwd=self.folder / "files",
-                stdout=output,
-                stderr=output,
-                env=_ENVIRONMENT,
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-            seconds = time.monotonic() - begun
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode != 0:
-                output.seek(0)
-                sys.exit(f"{contender} failed at {task.name}:\n{output.read()[-2000:]}")
+        command = Command(task.commands[contender], INSTALLED, self.folder / "files")
+        run = timed([command], self.folder / "output")
         task.check()
-        if not keep:
-            return
-        cpu = usage.ru_utime + usage.ru_stime
-        task.runs.setdefault(contender, []).append(Run(seconds, cpu))
+        if keep:
+            task.runs.setdefault(contender, []).append(run)
 
     def _random_file(self, number: int, size: int) -> Path:
         path = self.folder / "files" / f"part_{number}-1-py3-none-any.whl"
@@ -236,7 +209,7 @@ def measure(size: int, blobs: int, rounds: int, scratch: Path | None) -> dict[st
         "bytes": size,
         "blobs": blobs,
         "rounds": rounds,
-        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "machine": machine(),
         "versions": {tool.name: f"{tool.version} ({tool.origin})" for tool in tools},
         "tasks": [task.to_dict() for task in tasks],
     }

@@ -8,12 +8,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from builder.cache import InputCache, file_sha256, storage_errors
+from builder.compile_cache import DEFAULT_LIMIT, CompileCache
 from builder.engine import Engine, Mount
 from builder.errors import BuildError
 from builder.fetch import missing
@@ -22,7 +24,7 @@ from builder.jobs import Jobs
 from builder.ninja import Unit, read_units
 from builder.recipes.model import Recipe, recipe
 from builder.toolchain import ToolchainImage
-from builder.workspace import container_user, give, prepare, sweep
+from builder.workspace import container_user, prepare, sweep
 from kvreg.errors import ContractError, NotFoundError
 from kvreg.model.profile import Profile
 
@@ -37,7 +39,8 @@ class Built:
     """A finished build. Times in seconds, memory in bytes.
 
     environment: the variables that the compile saw. units: translation units with their times.
-    compile_cache: ccache's counters, empty when no cache was used.
+    compile_cache: ccache's counters, empty when no cache was used; compile_cache_storage: what the
+    cache holds then. thinning: what was taken out of which wheel, None for one that is not thinned.
     """
 
     wheel: Path
@@ -52,6 +55,8 @@ class Built:
     steps: tuple[dict[str, Any], ...] = ()
     units: tuple[Unit, ...] = ()
     compile_cache: dict[str, int] = field(default_factory=dict)
+    compile_cache_storage: dict[str, Any] = field(default_factory=dict)
+    thinning: dict[str, Any] | None = None
 
 
 def locked_inputs(profile: Profile, folder: Path) -> dict[str, tuple[Input, ...]]:
@@ -99,7 +104,8 @@ def build(
     toolchain: ToolchainImage,
     jobs: Jobs,
     out: Path,
-    compile_cache: Path | None,
+    compile_cache: CompileCache | None,
+    compile_cache_limit: str = DEFAULT_LIMIT,
     on_line: OnLine,
 ) -> Built:
     """Compile the wheel of a profile in a container without network; it lands in `out`.
@@ -127,22 +133,21 @@ def build(
     ]
     environment = {"HOME": "/work", "CCACHE_DISABLE": "1"}
     if compile_cache is not None:
-        with storage_errors("make the compile cache", compile_cache):
-            compile_cache.mkdir(parents=True, exist_ok=True)
-            give(compile_cache)
-        mounts.append(Mount(compile_cache, "/ccache", read_only=False))
+        mounts.append(Mount(compile_cache.folder, "/ccache", read_only=False))
         # By content: in an image all times are the same, so they tell no compiler from another.
         environment = {
             "HOME": "/work",
             "CCACHE_DIR": "/ccache",
             "CCACHE_COMPILERCHECK": "content",
+            "CCACHE_MAXSIZE": compile_cache_limit,
         }
     started = datetime.now(UTC)
     clock = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     log = out / "build.log"
     try:
-        with log.open("w", encoding="utf-8") as handle:
+        using = compile_cache.in_use() if compile_cache is not None else nullcontext()
+        with using, log.open("w", encoding="utf-8") as handle:
 
             def line(text: str) -> None:
                 handle.write(text.rstrip("\n") + "\n")
@@ -180,6 +185,9 @@ def build(
             steps=tuple(_json(space.out / "steps.json", [])),
             units=read_units(space.out / "ninja_log"),
             compile_cache=_counters(space.out / "ccache_stats"),
+            compile_cache_storage=compile_cache.storage(compile_cache_limit)
+            if compile_cache is not None
+            else {},
         )
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -188,13 +196,38 @@ def build(
 def adopt(profile: Profile, folder: Path, *, cache: InputCache, out: Path) -> Built:
     """Take the one locked wheel as it is. Raises NotFoundError when the cache lacks it."""
     started, clock = datetime.now(UTC), time.monotonic()
+    item = locked_wheel(profile, folder, cache)
+    with storage_errors("write", out):
+        out.mkdir(parents=True, exist_ok=True)
+        wheel = out / item.filename
+        wheel.unlink(missing_ok=True)
+        try:
+            os.link(cache.path(item.sha256), wheel)
+        except OSError:
+            shutil.copyfile(cache.path(item.sha256), wheel)
+    return Built(
+        wheel=wheel,
+        inputs=tuple(i for role in locked_inputs(profile, folder).values() for i in role),
+        toolchain=None,
+        jobs=None,
+        started=started,
+        wall_seconds=round(time.monotonic() - clock, 1),
+    )
+
+
+def locked_wheel(profile: Profile, folder: Path, cache: InputCache) -> Input:
+    """The one wheel that a profile takes from upstream; its bytes in the cache are the locked ones.
+
+    Raises NotFoundError when the cache lacks an input, ContractError when they are damaged, or the
+    lock names another number of wheels.
+    """
     locks = locked_inputs(profile, folder)
-    inputs = tuple(i for role in locks.values() for i in role)
-    require_present(inputs, cache, profile.name)
+    require_present(tuple(i for role in locks.values() for i in role), cache, profile.name)
     wheels = [i for i in locks.get("source", ()) if i.kind == "wheel"]
     if len(wheels) != 1:
         raise ContractError(
-            f"recipe adopt of {profile.name} needs exactly one wheel in source.lock",
+            f"recipe {profile.build.recipe} of {profile.name} needs exactly one wheel in"
+            " source.lock",
             expected="1",
             found=str(len(wheels)),
         )
@@ -207,22 +240,7 @@ def adopt(profile: Profile, folder: Path, *, cache: InputCache, out: Path) -> Bu
             found=found,
             remedy="remove it from the cache and fetch again",
         )
-    with storage_errors("write", out):
-        out.mkdir(parents=True, exist_ok=True)
-        wheel = out / item.filename
-        wheel.unlink(missing_ok=True)
-        try:
-            os.link(cache.path(item.sha256), wheel)
-        except OSError:
-            shutil.copyfile(cache.path(item.sha256), wheel)
-    return Built(
-        wheel=wheel,
-        inputs=inputs,
-        toolchain=None,
-        jobs=None,
-        started=started,
-        wall_seconds=round(time.monotonic() - clock, 1),
-    )
+    return item
 
 
 def judge_cuda(profile: Profile, toolchain: ToolchainImage) -> None:

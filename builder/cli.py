@@ -11,11 +11,14 @@ import click
 from builder import __version__
 from builder.commands.audit import audit
 from builder.commands.build import build
+from builder.commands.cache import cache
+from builder.commands.ci import ci, matrix
 from builder.commands.fetch import fetch
 from builder.commands.lock import lock
 from builder.commands.overlay import overlay
 from builder.commands.publish import publish
 from builder.commands.record import record
+from builder.commands.thin import thin
 from builder.commands.toolchain import toolchain
 from builder.commands.upstream import upstream
 from builder.commands.zipapp import zipapp
@@ -40,5 +43,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-for command in (lock, overlay, fetch, build, audit, publish, record, toolchain, upstream, zipapp):
+for command in (
+    *(lock, overlay, fetch, build, thin, audit, publish, record, toolchain, zipapp),
+    *(upstream, cache, matrix, ci),
+):
     main.add_command(command)

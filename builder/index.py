@@ -79,6 +79,11 @@ class PackageIndex:
         self._url = url
         self._pages: dict[str, list[IndexFile]] = {}
 
+    @property
+    def url(self) -> str:
+        """Where it is; never for a lock."""
+        return self._url or index_url()
+
     @cached_property
     def session(self) -> requests.Session:
         session = requests.Session()
@@ -88,7 +93,7 @@ class PackageIndex:
 
     @cached_property
     def _client(self) -> PyPISimple:
-        return PyPISimple(self._url or index_url(), session=self.session)
+        return PyPISimple(self.url, session=self.session)
 
     def files(self, project: str) -> list[IndexFile]:
         """All files of a project. Raises NotFoundError, NetworkError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from uv import find_uv_bin
 
-from builder.index import IndexFile, PackageIndex, index_url, target_tags
+from builder.index import IndexFile, PackageIndex, target_tags
 from builder.requirements import Need, marker_environment, needs, requires
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.model.activation import OverlayPolicy
@@ -28,6 +29,8 @@ from kvreg.model.profile import Profile
 from kvreg.model.protected import is_protected
 
 Say = Callable[[str], None]
+
+_ANY_DATE = "9999-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,14 @@ class Resolver:
 
     @cached_property
     def _omitted(self) -> frozenset[str]:
-        return frozenset(item.name for item in self.policy.omissions)
+        return frozenset(item.name for item in self.policy.omissions if not item.direct)
 
     @cached_property
     def roots(self) -> list[Requirement]:
         """What the wheel itself requires on this host, less what is omitted."""
         found = requires(self.metadata, self.policy.extras, marker_environment(self.profile))
-        return [item for item in found if canonicalize_name(item.name) not in self._omitted]
+        left_out = {item.name for item in self.policy.omissions}
+        return [item for item in found if canonicalize_name(item.name) not in left_out]
 
     def resolve(self, say: Say) -> Overlay:
         """Raises ContractError when the host cannot do, UsageError when nothing resolves."""
@@ -90,18 +94,11 @@ class Resolver:
         overlay = {n: v for n, v in versions.items() if not self.of_host(n, v)}
         say(f"explaining {len(versions)} packages")
         while True:
-            combined = {**self.host, **overlay}
-            found = self._needs(combined)
-            wanted = {need.child for need in found}
-            idle = [name for name in overlay if name not in wanted] + [
-                name
-                for name in overlay
-                if name in self.host and all(n.allows(self.host[name]) for n in _of(name, found))
-            ]
-            if not idle:
+            found = self._needs({**self.host, **overlay})
+            idle = next((name for name in overlay if self._is_idle(name, overlay, found)), None)
+            if idle is None:
                 break
-            for name in dict.fromkeys(idle):
-                say(f"{name} {overlay.pop(name)} is not needed: the host's serves, or nobody asks")
+            say(f"{idle} {overlay.pop(idle)} is not needed: the host's serves, or nobody asks")
         return self._finish(overlay, found)
 
     def versions(self, index_options: tuple[str, ...] = ()) -> dict[str, str]:
@@ -126,6 +123,24 @@ class Resolver:
     def _platform(self) -> str:
         host = self.profile.host
         return f"{host.arch.validated}-manylinux_{host.glibc.validated.replace('.', '_')}"
+
+    def _is_idle(self, name: str, overlay: Mapping[str, str], found: list[Need]) -> bool:
+        """Whether an entry could be left out: nobody asks for it, or the host's serves as well."""
+        asked = _of(name, found)
+        if not asked or name not in self.host:
+            return not asked
+        old = self.host[name]
+        if not all(need.allows(old) for need in asked):
+            return False
+        # The host's own must go with what the overlay brings.
+        text = self._metadata(name, old)
+        combined = {**self.host, **overlay}
+        for item in requires(text, (), marker_environment(self.profile)) if text else ():
+            child = canonicalize_name(item.name)
+            version = combined.get(child)
+            if child in overlay and not item.specifier.contains(version or "", prereleases=True):
+                return False
+        return True
 
     def _check_protected(self) -> None:
         problems = []
@@ -157,11 +172,18 @@ class Resolver:
             *("--no-header", "--no-annotate", "--output-file", "preferred.txt"),
             *("--constraints", "constraints.txt", "--overrides", "overrides.txt"),
             *("--python-version", self._python, "--python-platform", self._platform),
+            # Any interpreter will do, so this one: uv would look through the whole machine.
+            *("--python", sys.executable, "--no-python-downloads"),
             *("--only-binary", ":all:"),
-            *(index_options or ("--no-config", "--default-index", index_url())),
+            *(index_options or ("--no-config", "--default-index", self.index.url)),
         ]
         if self.exclude_newer:
             command += ["--exclude-newer", f"{self.exclude_newer}T00:00:00Z"]
+            # What is the host's alone has one version, however new it is.
+            for name in sorted(constrained):
+                command += ["--exclude-newer-package", f"{name}={_ANY_DATE}"]
+        for name, date in sorted(self.policy.exclude_newer_package.items()):
+            command += ["--exclude-newer-package", f"{name}={date}T00:00:00Z"]
         with tempfile.TemporaryDirectory(prefix="kvreg-overlay-") as name:
             folder = Path(name)
             plain = (str(Requirement(str(item).partition(";")[0])) for item in self.roots)

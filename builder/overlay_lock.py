@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FILE = "overlay.lock"
 
 _WHEEL = re.compile(r"^# wheel: (\S+) \((\d+) bytes\)\n(?:#[^\n]*\n)*([^#\s]\S*) ", re.M)
+_HOST = "# host: "
 
 
 def lock_text(
@@ -49,16 +50,20 @@ def lock_text(
         + (f", as of {exclude_newer}." if exclude_newer else "."),
         f"# {len(entries)} wheels, {total:,} bytes: {len(entries) - len(shadows)} that the host"
         f" lacks, {len(shadows)} that shadow the host's own.",
-        f"# {len(overlay.kept)} packages of the host serve as they are.",
+        f"# {len(overlay.kept)} packages of the host serve as they are: those at the end.",
     ]
     if policy and policy.extras:
         lines.append(f"# Extras: {', '.join(policy.extras)}.")
     for item in policy.omissions if policy else ():
-        lines.append(f"# Left out: {item.name}: {item.reason}.")
+        what = f"the wheel's own {item.name}" if item.direct else item.name
+        lines.append(f"# Left out: {what}: {item.reason}.")
+    for name, date in sorted(policy.exclude_newer_package.items()) if policy else ():
+        lines.append(f"# {name} as of {date}.")
     for need in overlay.broken:
         lines.append(f"# The host does not meet its own: {need}.")
     for entry in entries:
         lines += ["", *_entry(entry)]
+    lines += ["", *(f"{_HOST}{name}=={version}" for name, version in overlay.kept.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -78,6 +83,12 @@ def _entry(entry: Chosen) -> list[str]:
 
 def _list(found: Iterable[Need]) -> str:
     return "; ".join(dict.fromkeys(map(str, found)))
+
+
+def kept_packages(lock: str) -> dict[str, str]:
+    """The host's packages that an overlay lock counts on: name -> version."""
+    lines = [line.removeprefix(_HOST) for line in lock.splitlines() if line.startswith(_HOST)]
+    return dict(line.split("==", 1) for line in lines)
 
 
 def wheel_metadata(wheel: Path | None, build_folder: Path, profile: Profile) -> bytes:

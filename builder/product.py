@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from builder.answer import fetch_answer, same_build
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
 from builder.cache import InputCache, file_sha256
+from builder.compile_cache import DEFAULT_LIMIT, cache_of
 from builder.console import BuildMonitor
 from builder.fetch import bytes_missing
 from builder.files import write_bytes, write_json
 from builder.inputs import Input
 from builder.jobs import Jobs, choose_jobs
+from builder.key import BuildKey, build_key
 from builder.layout import Checkout, find_checkout
+from builder.recipes.model import recipe
 from builder.record import (
     is_build_of,
     make_record,
@@ -29,6 +34,10 @@ from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
 
+if TYPE_CHECKING:
+    from kvreg.publickey import PublicKey
+    from registry.store import Store
+
 Say = Callable[[str], None]
 
 UNFINISHED = "unfinished"
@@ -38,6 +47,12 @@ RECORD, SBOM, AUDIT, PAGE = "record.json", "sbom.cdx.json", "audit.json", "recor
 PROVENANCE = "provenance.json"
 DESCRIPTIONS = (RECORD, SBOM, AUDIT, PAGE, PROVENANCE)
 """What is written beside a wheel."""
+
+
+_HOW = {
+    "adopt": "taken from the package index as it is",
+    "thin": "upstream's wheel with device code for the profile's GPUs alone",
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,13 @@ class Plan:
     jobs: Jobs
     cache: InputCache
 
+    @property
+    def key(self) -> BuildKey | None:
+        """What decides the compile's bytes; None where nothing is compiled."""
+        if self.toolchain is None:
+            return None
+        return build_key(self.profile, self.toolchain, self.checkout.dockerfiles)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "profile": self.profile.name,
@@ -62,6 +84,7 @@ class Plan:
             "inputs": len(self.inputs),
             "to_fetch_bytes": self.to_fetch_bytes,
             "toolchain": self.toolchain,
+            "key": self.key.digest if self.key else None,
             "jobs": {"count": self.jobs.count, "reason": self.jobs.reason},
         }
 
@@ -69,7 +92,7 @@ class Plan:
         how = (
             f"{self.toolchain}, {self.jobs.count} jobs: {self.jobs.reason}"
             if self.toolchain
-            else "taken from the package index as it is"
+            else _HOW[self.profile.build.recipe]
         )
         return (
             f"{self.profile.name}: {self.profile.runtime.package} {self.profile.runtime.version}, "
@@ -111,7 +134,7 @@ def plan_product(
     profile = load_profile(folder)
     inputs = tuple(i for role in locked_inputs(profile, folder).values() for i in role)
     chosen = None
-    if profile.build.recipe != "adopt":
+    if recipe(profile.build.recipe).script is not None:
         chosen = toolchain or profile.build.toolchains[0]
         if chosen not in profile.build.toolchains:
             raise UsageError(
@@ -131,7 +154,58 @@ def plan_product(
     )
 
 
-def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say) -> Product:
+def find_product(
+    plan: Plan, store: Store | None, *, keys: Sequence[PublicKey] = (), say: Say
+) -> Product | None:
+    """The product when it was made before from the same inputs, recipe and toolchain.
+
+    The finished build of this checkout, else what `store` has for the key, which then becomes the
+    finished build; None when there is neither. With `keys`, one of them must have signed what the
+    store has. Raises VerificationError for bytes that are not what they should be.
+    """
+    key = plan.key
+    if key is None:
+        return None
+    with suppress(NotFoundError, ContractError, UsageError):
+        product = read_product(plan.checkout, plan.profile.name)
+        if same_build(product.record, key):
+            say("nothing changed since the finished build")
+            return product
+    if store is None:
+        return None
+    out = plan.checkout.build_folder(plan.profile.name)
+    fresh = out / UNFINISHED
+    shutil.rmtree(fresh, ignore_errors=True)
+    record = fetch_answer(store, plan.profile, key, fresh, keys=keys, say=say)
+    if record is None:
+        return None
+    # The overlay may have changed since; the wheel and its audit do not depend on it.
+    record = {**record, "profile": profile_facts(plan.profile)}
+    _replace(fresh, out)
+    write_json(out / RECORD, record)
+    write_json(out / AUDIT, record["audit"])
+    write_bytes(out / SBOM, _sbom(plan.profile, plan.folder, record, embedded=False))
+    write_bytes(out / PAGE, page(record).encode())
+    return read_product(plan.checkout, plan.profile.name)
+
+
+def _replace(fresh: Path, out: Path) -> None:
+    """Let what was made take the place of the finished build."""
+    for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
+        stale.unlink(missing_ok=True)
+    for file in fresh.iterdir():
+        file.replace(out / file.name)
+    fresh.rmdir()
+
+
+def make_product(
+    plan: Plan,
+    *,
+    offline: bool,
+    use_compile_cache: bool,
+    say: Say,
+    compile_cache_limit: str = DEFAULT_LIMIT,
+) -> Product:
     """Run a plan: fetch, toolchain, compile, audit, SBOM, record.
 
     Raises ContractError when the audit fails (wheel, record and audit stay for inspection, but
@@ -146,19 +220,27 @@ def make_product(plan: Plan, *, offline: bool, use_compile_cache: bool, say: Say
     # An earlier finished build stays as it is until this one has its wheel.
     fresh = out / UNFINISHED
     shutil.rmtree(fresh, ignore_errors=True)
-    if plan.toolchain is None:
+    if profile.build.recipe == "thin":
+        built = _thin(plan, fresh, say)
+    elif plan.toolchain is None:
         built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
-        built = _compile(plan, fresh, use_compile_cache, say)
-    for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
-        stale.unlink(missing_ok=True)
-    for file in fresh.iterdir():
-        file.replace(out / file.name)
-    fresh.rmdir()
+        built = _compile(plan, fresh, use_compile_cache, compile_cache_limit, say)
+    _replace(fresh, out)
     return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
 
 
-def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
+def _thin(plan: Plan, out: Path, say: Say) -> Built:
+    from builder.thin import build_thin
+
+    say("thinning upstream's wheel, and comparing every module with its own")
+    with progress(None, "thinning") as bar:
+        return build_thin(plan.profile, plan.folder, cache=plan.cache, out=out, progress=bar.update)
+
+
+def _compile(
+    plan: Plan, out: Path, use_compile_cache: bool, compile_cache_limit: str, say: Say
+) -> Built:
     from builder.engine import connect
     from builder.toolchain import ensure_image, load_toolchain
 
@@ -168,10 +250,7 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
     image = ensure_image(engine, chosen, plan.cache, say=say)
     judge_cuda(plan.profile, image)
     say(f"compiling in {image.image_digest[:19]} (nvcc {image.cuda_version}), no network")
-    compile_cache = None
-    if use_compile_cache:
-        compilers = image.compilers_digest.removeprefix("sha256:")[:16]
-        compile_cache = plan.cache.root / "ccache" / f"{image.name}-{compilers}"
+    compile_cache = cache_of(plan.cache, image) if use_compile_cache else None
     monitor = BuildMonitor(say)
     try:
         return build(
@@ -183,6 +262,7 @@ def _compile(plan: Plan, out: Path, use_compile_cache: bool, say: Say) -> Built:
             jobs=plan.jobs,
             out=out,
             compile_cache=compile_cache,
+            compile_cache_limit=compile_cache_limit,
             on_line=monitor,
         )
     finally:
@@ -194,7 +274,10 @@ def describe(plan: Plan, built: Built, out: Path, say: Say) -> Product:
 
     The record is on disk before the audit starts: an hour of compiling is not lost to a check.
     """
-    write_json(out / RECORD, make_record(plan.profile, built))
+    record = make_record(plan.profile, built)
+    if plan.key is not None:
+        record["key"] = plan.key.to_dict()
+    write_json(out / RECORD, record)
     return examine(plan.checkout, plan.profile, plan.folder, plan.cache, say)
 
 
@@ -239,14 +322,14 @@ def examine(
 
 
 def _embedded(product: Product, folder: Path, say: Say) -> Product:
-    """The product with an SBOM inside its wheel (PEP 770), if it was compiled here.
+    """The product with an SBOM inside its wheel (PEP 770), if it was compiled or thinned here.
 
     A wheel that others built keeps its bytes, by which it is known.
     """
     from builder.wheelfile import embed_sbom
 
     profile, record = product.profile, product.record
-    if toolchain_facts(record) is None:
+    if toolchain_facts(record) is None and "thinning" not in record:
         return product
     document = _sbom(profile, folder, record, embedded=True)
     done = embed_sbom(product.wheel, document, profile.build.source_date_epoch)
@@ -281,6 +364,7 @@ def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: b
         omissions=profile.build.omissions,
         roles=roles,
         overlay=() if embedded else overlay_inputs(profile, folder),
+        thinning=record.get("thinning"),
     )
 
 

@@ -31,6 +31,8 @@ BUILD_TYPE_COMPILE = "urn:kvreg:build-type:compile:v1"
 """Sources to wheel in a container without network; see docs/attestations.md."""
 BUILD_TYPE_ADOPT = "urn:kvreg:build-type:adopt:v1"
 """A wheel that others built, taken by its hash and audited."""
+BUILD_TYPE_THIN = "urn:kvreg:build-type:thin:v1"
+"""A wheel that others built, from which device code for other GPUs was taken out."""
 DEFAULT_BUILDER = "urn:kvreg:builder:unspecified"
 """Says that nobody vouches for the machine; a site that does names itself."""
 
@@ -86,6 +88,13 @@ def _definition(record: Mapping[str, Any]) -> dict[str, Any]:
         "profile": {"name": record["profile"]["name"], "digest": record["profile"]["digest"]},
         "recipe": record["recipe"],
     }
+    if thinning := record.get("thinning"):
+        return {
+            "buildType": BUILD_TYPE_THIN,
+            "externalParameters": {**external, "architectures": thinning["architectures"]},
+            "internalParameters": {"thinning": thinning},
+            "resolvedDependencies": list(_inputs(record)),
+        }
     if toolchain is None:
         return {
             "buildType": BUILD_TYPE_ADOPT,

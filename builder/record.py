@@ -49,9 +49,11 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
         },
         "wheel": wheel_facts(wheel),
         "inputs": [_input(item) for item in built.inputs],
-        "omissions": [{"name": o.name, "reason": o.reason} for o in profile.build.omissions],
+        "omissions": [o.to_dict() for o in profile.build.omissions],
         "audit": None,
     }
+    if built.thinning is not None:
+        record["thinning"] = built.thinning
     if built.toolchain is not None and built.jobs is not None:
         record["toolchain"] = built.toolchain.to_dict()
         record["network"] = "none"
@@ -59,6 +61,7 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
         record["environment"] = built.environment
         record["steps"] = list(built.steps)
         record["compile_cache"] = built.compile_cache
+        record["compile_cache_storage"] = built.compile_cache_storage
         record["units"] = [
             {"module": u.module, "source": u.source, "seconds": u.seconds} for u in built.units
         ]
@@ -201,6 +204,8 @@ def page(record: dict[str, Any]) -> str:
         ("module", "bytes", "sha256"),
         [(m["path"], f"{m['size']:,}", f"`{m['sha256'][:16]}…`") for m in wheel["modules"]],
     )
+    if record.get("thinning"):
+        lines += ["", "## Taken out of upstream's wheel", "", *_thinning(record["thinning"])]
     if record["omissions"]:
         lines += ["", "## Left out on purpose", ""]
         lines += _table(("what", "why"), [(o["name"], o["reason"]) for o in record["omissions"]])
@@ -268,6 +273,36 @@ def _how(record: dict[str, Any]) -> list[tuple[str, str]]:
         ),
     ]
     return rows
+
+
+def _thinning(facts: dict[str, Any]) -> list[str]:
+    upstream = facts["upstream"]
+    rows = [
+        (
+            item["path"],
+            f"{item['before']['size']:,}",
+            f"{item['after']['size']:,}",
+            _payloads(item["kept"]),
+            _payloads(item["removed"]),
+        )
+        for item in facts["modules"]
+    ]
+    rows += [
+        (item["path"], "", "left out", item["reason"], _payloads(item["removed"]))
+        for item in facts["dropped"]
+    ]
+    return [
+        f"From `{upstream['filename']}`, {upstream['size']:,} bytes, sha256"
+        f" `{upstream['sha256']}`, for {', '.join(facts['architectures'])}. All other sections of"
+        " every module were compared and are the same.",
+        "",
+        *_table(("module", "bytes before", "after", "kept", "removed"), rows),
+    ]
+
+
+def _payloads(entries: dict[str, dict[str, int]]) -> str:
+    found = [f"{item['count']} {name} ({item['bytes']:,})" for name, item in entries.items()]
+    return ", ".join(found) or "nothing"
 
 
 def _duration(seconds: float) -> str:

@@ -17,11 +17,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.component import Component, ComponentScope, ComponentType, Pedigree
 from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output import make_outputter
@@ -85,20 +85,22 @@ def build_sbom(
     omissions: Sequence[Omission] = (),
     roles: Mapping[str, Sequence[Input]] | None = None,
     overlay: Sequence[Input] = (),
+    thinning: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The document as UTF-8 JSON with a closing newline.
 
     `toolchain` is None for an adopted wheel. `roles` tells which inputs are of the ``source`` lock
     and which of the ``build`` lock, as `builder.build.locked_inputs` returns them: build inputs
     are marked as excluded from the result; without it no input is. `overlay` are wheels that are
-    shipped beside this one. The timestamp is the profile's
-    ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it. Raises
-    ContractError for a profile whose lock files are missing.
+    shipped beside this one. `thinning` are the facts of a thinned wheel (`builder.thin_wheel`): the
+    wheel then names its ancestor, and its modules what was kept and removed. The timestamp is the
+    profile's ``source_date_epoch``. A `wheel` without a hash makes the document that goes into it.
+    Raises ContractError for a profile whose lock files are missing.
     """
     used_to_build = {item.filename for item in (roles or {}).get("build", ())}
     if torch is not None and torch not in inputs:
         inputs = (*inputs, torch)
-    root = _wheel(profile, wheel, omissions)
+    root = _wheel(profile, wheel, omissions, thinning)
     modules = list(root.components)
     parts = {item: _input(item, item.filename in used_to_build, torch) for item in inputs}
     beside = [_overlay(item) for item in overlay]
@@ -115,7 +117,8 @@ def build_sbom(
     ]
     bom = Bom(
         serial_number=uuid.uuid5(
-            NAMESPACE, _identity(profile, wheel, (*inputs, *overlay), toolchain, omissions).hex()
+            NAMESPACE,
+            _identity(profile, wheel, (*inputs, *overlay), toolchain, omissions, thinning).hex(),
         ),
         metadata=BomMetaData(
             timestamp=datetime.fromtimestamp(profile.build.source_date_epoch, UTC),
@@ -141,7 +144,13 @@ def build_sbom(
     )
 
 
-def _wheel(profile: Profile, wheel: WheelFacts, omissions: Iterable[Omission]) -> Component:
+def _wheel(
+    profile: Profile,
+    wheel: WheelFacts,
+    omissions: Iterable[Omission],
+    thinning: Mapping[str, Any] | None,
+) -> Component:
+    thinned = {item["path"]: item for item in (thinning or {}).get("modules", ())}
     runtime, build = profile.runtime, profile.build
     properties = {
         "filename": wheel.filename,
@@ -170,10 +179,47 @@ def _wheel(profile: Profile, wheel: WheelFacts, omissions: Iterable[Omission]) -
                 type=ComponentType.FILE,
                 bom_ref=f"module:{path}",
                 hashes=[_sha256(sha256)],
-                properties=_properties({"kind": "shared-object"}),
+                properties=_properties({"kind": "shared-object"} | _thinned(thinned.get(path))),
             )
             for path, sha256 in wheel.modules
         ],
+        pedigree=_pedigree(runtime.package, thinning) if thinning else None,
+    )
+
+
+def _thinned(item: Mapping[str, Any] | None) -> dict[str, str]:
+    if item is None:
+        return {}
+    return {
+        "upstream-sha256": item["before"]["sha256"],
+        "kept": _payloads(item["kept"]),
+        "removed": _payloads(item["removed"]),
+        "emptied": item.get("emptied", ""),
+    }
+
+
+def _payloads(entries: Mapping[str, Mapping[str, int]]) -> str:
+    texts = [f"{item['count']} {name}: {item['bytes']} bytes" for name, item in entries.items()]
+    return ", ".join(texts) or "nothing"
+
+
+def _pedigree(package: str, thinning: Mapping[str, Any]) -> Pedigree:
+    upstream = thinning["upstream"]
+    version = upstream["filename"].split("-")[1]
+    dropped = [item["path"] for item in thinning["dropped"]]
+    notes = f"device code for {', '.join(thinning['architectures'])} alone"
+    return Pedigree(
+        ancestors=[
+            Component(
+                name=package,
+                version=version,
+                type=ComponentType.LIBRARY,
+                bom_ref=f"ancestor:{upstream['filename']}",
+                purl=_pypi(package, version, upstream["filename"]),
+                hashes=[_sha256(upstream["sha256"])],
+            )
+        ],
+        notes=notes + (f"; left out: {', '.join(dropped)}" if dropped else ""),
     )
 
 
@@ -278,6 +324,7 @@ def _identity(
     inputs: Iterable[Input],
     toolchain: Toolchain | None,
     omissions: Iterable[Omission],
+    thinning: Mapping[str, Any] | None,
 ) -> bytes:
     """Everything that the document is made of, in one canonical form."""
     return canonical_json(
@@ -288,6 +335,8 @@ def _identity(
             "inputs": sorted(f"{item.kind}:{item.filename}:{item.sha256}" for item in inputs),
             "toolchain": _image(toolchain, wheel.sha256 is None) if toolchain else None,
             "omissions": sorted([item.name, item.reason] for item in omissions),
+            # Only where there is any: documents of other wheels keep their serial number.
+            **({"thinning": thinning} if thinning else {}),
         }
     )
 

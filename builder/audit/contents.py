@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from builder.audit.devicecode import check_cubin, cubin_architecture, unpack
 from builder.audit.elf import ELF_MAGIC, ElfError, ElfFacts, read_elf
-from builder.audit.fatbin import (
+from builder.audit.policy import Policy
+from builder.audit.scan import Finding, find_paths, find_secrets
+from builder.audit.wheel import RecordRow, Wheel, member_problem, record_digest
+from builder.fatbin import (
     MAGIC_BYTES,
     Buffer,
     Entry,
@@ -23,9 +25,7 @@ from builder.audit.fatbin import (
     iter_entries,
     parse_fatbin,
 )
-from builder.audit.policy import Policy
-from builder.audit.scan import Finding, find_paths, find_secrets
-from builder.audit.wheel import RecordRow, Wheel, member_problem, record_digest
+from builder.fatbin_payload import check_cubin, cubin_architecture, unpack
 
 MAX_FINDINGS = 50
 """Findings kept for one member: enough to act on, whatever the member holds."""

@@ -20,12 +20,21 @@ def architectures(profile: Profile) -> frozenset[str]:
 
 
 def check_sass(contents: Contents, profile: Profile) -> Check:
-    """Exactly the profile's architectures in a built wheel; among others in an adopted one."""
+    """Exactly the profile's architectures in a built wheel; among others in an adopted one.
+
+    In a thinned wheel, no others: some of them in what the profile imports, and none in a module
+    that upstream has none for.
+    """
     coded = [(member, member.device) for member in contents.members if member.device]
     wanted = architectures(profile)
     names = _join(wanted)
     adopted = profile.build.recipe == "adopt"
-    if adopted:
+    thinned = profile.build.recipe == "thin"
+    if thinned:
+        required = f"no SASS but for {names}, and some in the modules that the profile imports"
+        problems = [text for member, code in coded for text in _foreign(member, code, wanted)]
+        problems += _absent(contents, profile, wanted, any_of=True)
+    elif adopted:
         required = f"the CUDA modules that the profile imports contain SASS for {names} (adopted)"
         problems = list(_absent(contents, profile, wanted))
     else:
@@ -50,6 +59,8 @@ def check_sass(contents: Contents, profile: Profile) -> Check:
     )
     total: Counter[str] = sum((Counter(code.sass) for _, code in coded), Counter())
     found = f"{len(coded)} CUDA modules: {summarise({arch: total[arch] for arch in wanted})}"
+    if thinned and others:
+        return Check("sass", "note", required, f"{found}; not all of it everywhere", where=others)
     if adopted and others:
         return Check("sass", "note", required, f"{found}, and other architectures", where=others)
     return Check("sass", "pass", required, found)
@@ -73,7 +84,14 @@ def _inexact(member: MemberFacts, code: DeviceCode, wanted: frozenset[str]) -> I
         yield f"{member.path}: device code of other kinds: {summarise(code.other)}"
 
 
-def _absent(contents: Contents, profile: Profile, wanted: frozenset[str]) -> Iterator[str]:
+def _foreign(member: MemberFacts, code: DeviceCode, wanted: frozenset[str]) -> Iterator[str]:
+    if extra := set(code.sass) - wanted:
+        yield f"{member.path}: SASS for {_join(extra)}"
+
+
+def _absent(
+    contents: Contents, profile: Profile, wanted: frozenset[str], *, any_of: bool = False
+) -> Iterator[str]:
     by_path = {member.path: member for member in contents.members}
     coded = False
     for name in profile.runtime.modules:
@@ -81,8 +99,9 @@ def _absent(contents: Contents, profile: Profile, wanted: frozenset[str]) -> Ite
         code = by_path[path].device if path else None
         if code is not None:
             coded = True
-            if missing := wanted - set(code.sass):
-                yield f"{path}: no SASS for {_join(missing)}, only {summarise(code.sass)}"
+            missing = wanted - set(code.sass)
+            if missing and not (any_of and wanted & set(code.sass)):
+                yield f"{path}: no SASS for {_join(missing)}, only {summarise(code.sass) or 'none'}"
     if not coded:
         yield "none of runtime.modules is a CUDA module"
 
@@ -101,9 +120,10 @@ def check_ptx(contents: Contents, profile: Profile) -> Check:
         required = "no PTX"
         if not holders:
             return Check("ptx", "pass", required, "none")
-    if profile.build.recipe == "adopt":
+    if profile.build.recipe == "adopt" or (profile.build.recipe == "thin" and profile.build.ptx):
+        # Thinning keeps upstream's PTX where upstream has no machine code, whatever its version.
         return Check(
-            "ptx", "note", f"{required} (an adopted wheel may hold more)", "present", where=holders
+            "ptx", "note", f"{required} (upstream's wheel may hold more)", "present", where=holders
         )
     return Check(
         "ptx",

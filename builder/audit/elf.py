@@ -18,7 +18,7 @@ from elftools.construct import ConstructError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Section
 
-from builder.audit.fatbin import SECTIONS, Buffer
+from builder.fatbin import SECTIONS, Buffer
 from kvreg.errors import VerificationError
 
 ELF_MAGIC = b"\x7fELF"
@@ -102,7 +102,13 @@ class _Reader:
         self.data = data
         stream = data if isinstance(data, mmap) else io.BytesIO(data)
         self.elf = ELFFile(stream)
-        self.sections = {section.name: section for section in self.elf.iter_sections()}
+        self.sections: dict[str, Section] = {}
+        # A file may have several sections of one name: device code that was thinned does.
+        self.coded = []
+        for section in self.elf.iter_sections():
+            self.sections[section.name] = section
+            if section.name in SECTIONS:
+                self.coded.append(section)
         self.names = 0
 
     def facts(self) -> ElfFacts:
@@ -126,9 +132,7 @@ class _Reader:
             versions=versions,
             undefined=undefined,
             defined=defined,
-            fatbin=tuple(
-                self._range(self.sections[name]) for name in SECTIONS if name in self.sections
-            ),
+            fatbin=tuple(map(self._range, self.coded)),
         )
 
     def _range(self, section: Section) -> tuple[int, int]:

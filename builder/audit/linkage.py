@@ -93,15 +93,20 @@ class Providers:
     def _required_by_torch(self, provider: Provider) -> bool:
         if self.torch is None:
             return True
-        return any(_names(text, provider.distribution) for text in self.torch.requires)
+        return any(_names(text, provider) for text in self.torch.requires)
 
 
-def _names(requirement: str, distribution: str) -> bool:
+def _names(requirement: str, provider: Provider) -> bool:
     try:
         found = Requirement(requirement)
     except InvalidRequirement:
         return False
-    return canonicalize_name(found.name) == distribution and "extra" not in str(found.marker)
+    if "extra" in str(found.marker):
+        return False
+    name = canonicalize_name(found.name)
+    # torch for CUDA 13 names the toolkit's extras in place of its parts.
+    by_toolkit = name == "cuda-toolkit" and provider.toolkit_extra in found.extras
+    return name == provider.distribution or by_toolkit
 
 
 def check_machine(contents: Contents, profile: Profile) -> Check:

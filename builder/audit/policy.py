@@ -20,6 +20,8 @@ class Provider:
     distribution: str
     symbols: re.Pattern[str]
     cuda: int | None = None
+    toolkit_extra: str | None = None
+    """The extra of ``cuda-toolkit`` that brings it, where torch requires that."""
 
     @property
     def is_driver(self) -> bool:
@@ -74,6 +76,7 @@ def parse_policy(text: str) -> Policy:
                 distribution=item["distribution"],
                 symbols=re.compile(item["symbols"]),
                 cuda=item.get("cuda"),
+                toolkit_extra=item.get("toolkit_extra"),
             )
             for item in data["provider"]
         ),

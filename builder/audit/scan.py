@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from builder.audit.fatbin import Buffer
 from builder.audit.policy import Policy
+from builder.fatbin import Buffer
 
 _CHUNK = 4 << 20
 _OVERLAP = 8 << 10

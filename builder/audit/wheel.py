@@ -22,7 +22,7 @@ from email.policy import compat32
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from builder.audit.fatbin import Buffer
+from builder.fatbin import Buffer
 from kvreg.errors import NotFoundError, VerificationError
 
 MAX_UNPACKED = 32 << 30

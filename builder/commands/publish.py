@@ -121,6 +121,7 @@ def publish_product(
     artifact and provenance are signed. Raises what the steps raise.
     """
     from builder.capabilities import compute_capabilities
+    from builder.key import key_tag
     from builder.product import PROVENANCE, RECORD, SBOM
     from builder.provenance import MEDIA_TYPE_RECORD, build_provenance
     from kvreg.model.oci import (
@@ -152,6 +153,7 @@ def publish_product(
             progress=bar.update,
         )
     subject = published.descriptor
+    tags = list(published.tags)
     provenance = build_provenance(
         product.record,
         manifest_digest=subject.digest,
@@ -166,12 +168,16 @@ def publish_product(
         attach(store, subject, MEDIA_TYPE_PROVENANCE, provenance, PROVENANCE),
         attach(store, subject, MEDIA_TYPE_RECORD, product.folder / RECORD, RECORD),
     ]
+    if built := (product.record.get("key") or {}).get("digest"):
+        # After the record that it leads to: `builder build --from` reads both.
+        store.tag(subject, key_tag(built))
+        tags.append(key_tag(built))
     if key is not None:
         referrers.append(attest(store, subject.digest, provenance, key))
         sign(store, subject.digest, key)
     return {
         "digest": subject.digest,
-        "tags": list(published.tags),
+        "tags": tags,
         "referrers": [f"{r.digest[:19]}" for r in referrers],
         "signed_by": key.public.fingerprint if key else None,
         "uploaded_bytes": published.uploaded_bytes,

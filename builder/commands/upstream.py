@@ -40,6 +40,12 @@ def upstream() -> None:
     "--exit-code", is_flag=True, help="End with status 10 when a profile can be rebuilt or renewed."
 )
 @click.option("--details", is_flag=True, help="Every finding, with file and line to look at.")
+@click.option(
+    "--github",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="GITHUB_OUTPUT",
+    help="Also write what is worth a proposal as outputs of a step to this file.",
+)
 @git_option
 @cache_option
 @json_option
@@ -49,6 +55,7 @@ def check(
     names: tuple[str, ...],
     exit_code: bool,
     details: bool,
+    github: Path | None,
     git: str | None,
     cache_root: Path | None,
     as_json: bool,
@@ -65,6 +72,9 @@ def check(
       builder upstream check
       builder upstream check --since v0.18.1 --profile t4x2-cu128 --json
     """
+    import json
+
+    from builder.ci import github_output
     from builder.index import PackageIndex
     from builder.layout import find_checkout
     from builder.upstream import watch
@@ -77,6 +87,10 @@ def check(
         checkout, following, PackageIndex(), cache, since=since, git=git, say=note
     ).to_dict()
     emit(report, as_json, lambda r: watch.text(r, details=details))
+    if github is not None:
+        found = watch.proposals(checkout, report)
+        values = {"proposals": json.dumps({"include": found}), "count": str(len(found))}
+        github_output(github, values)
     if exit_code and any(j["verdict"] in ("rebuild", "new-profile") for j in report["judgements"]):
         raise click.exceptions.Exit(10)
 
@@ -98,6 +112,13 @@ def check(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write changes, findings and open decisions as Markdown to this file.",
 )
+@click.option(
+    "--hosts",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Package lists of a published image, as kvreg drift takes them; may be repeated. The"
+    " summary says which of them the derived profile fits.",
+)
 @git_option
 @cache_option
 @json_option
@@ -108,6 +129,7 @@ def propose(
     name: str | None,
     host_freeze: Path | None,
     summary: Path | None,
+    hosts: tuple[Path, ...],
     git: str | None,
     cache_root: Path | None,
     as_json: bool,
@@ -140,6 +162,7 @@ def propose(
         open_cache(cache_root),
         name=name,
         host_freeze=host_freeze,
+        hosts=hosts,
         git=git,
         say=note,
     ).to_dict()

@@ -84,6 +84,7 @@ def compile_environment(venv: Path, wanted: Mapping[str, Any]) -> dict[str, str]
     ccache = {name: value for name, value in os.environ.items() if name.startswith("CCACHE_")}
     if ccache.get("CCACHE_DIR") and shutil.which("ccache"):
         run("ccache", "--zero-stats")  # the record counts this build alone
+        run("ccache", "--cleanup")  # counts what was restored, and keeps to the size limit
     return environment | ccache
 
 

@@ -80,7 +80,7 @@ def torch_pin(profile: Profile) -> str:
     return f"torch=={profile.host.torch.validated.partition('+')[0]}"
 
 
-_MODULES = ("vllm", "probe", "adopt")
+_MODULES = ("vllm", "probe", "adopt", "thin")
 
 
 def recipes() -> dict[str, Recipe]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import tomlkit
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.upstream.judgement import Judgement
@@ -103,13 +104,21 @@ def _cuda(tree: Any, target: Target, policy: Policy) -> None:
     known = policy.cuda_major(target.cuda)
     host = _table(tree, "host")
     if known is not None:
-        host["driver"]["require"] = f">={known.driver}"
-    host["cuda_driver"]["require"] = f">={major}.0"
+        _require(host["driver"], f">={known.driver}", known.driver)
+    _require(host["cuda_driver"], f">={major}.0", f"{major}.0")
     build = _table(tree, "build")
+    nvcc = target.cuda
     if target.toolchains:
         build["toolchains"] = list(target.toolchains)
-        build["cuda"]["validated"] = next(iter(target.toolchains.values()))
-    build["cuda"]["require"] = f">={major}.0,<{major + 1}"
+        nvcc = next(iter(target.toolchains.values()))
+    _require(build["cuda"], f">={major}.0,<{major + 1}", nvcc)
+
+
+def _require(fact: Any, require: str, otherwise: str) -> None:
+    """Change what is required; `otherwise` is validated where the old value would not do."""
+    fact["require"] = require
+    if not SpecifierSet(require).contains(str(fact["validated"]), prereleases=True):
+        fact["validated"] = otherwise
 
 
 def _fact(host: Any, name: str, require: str, validated: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from builder.upstream.locked import remote_tags
 from builder.upstream.policy import load_policy
 from builder.upstream.release import ReleaseFiles, find_release, read_release, torch_cuda
 from builder.upstream.watch import Follower, check
+from kvreg.drift import drift
 from kvreg.errors import ContractError, UsageError
 from kvreg.model.profile import PROFILE_FILE, Profile, load_profile
 from kvreg.overlay import LOCK_KEY
@@ -47,6 +48,7 @@ class Proposal:
     files: tuple[str, ...]
     changes: tuple[dict[str, Any], ...]
     decisions: tuple[str, ...]
+    drift: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
@@ -69,13 +71,15 @@ def propose(
     *,
     name: str | None = None,
     host_freeze: Path | None = None,
+    hosts: Sequence[Path] = (),
     git: str | None = None,
     say: Say,
 ) -> Proposal:
     """Write ``profiles/<derived>/`` for a release; it appears whole or not at all.
 
     host_freeze: ``pip freeze`` of the host that the new profile is for; without it the old
-    profile's list serves where the host need not change, and else no overlay is locked. Raises
+    profile's list serves where the host need not change, and else no overlay is locked. hosts:
+    folders of published images that the derived profile is held against. Raises
     ContractError for a release that cannot be supported, UsageError for one that the profile is
     made of or a name that is taken, and what locking raises.
     """
@@ -107,7 +111,11 @@ def propose(
         fresh.replace(folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return _described(follower, judgement, target, folder, has_freeze=freeze is not None)
+    found = _described(follower, judgement, target, folder, has_freeze=freeze is not None)
+    if not hosts:
+        return found
+    new = _with_locks_there(load_profile(folder, allow_missing_locks=True))
+    return replace(found, drift=drift(new, hosts).to_dict())
 
 
 def _refuse(judgement: Judgement) -> None:
@@ -195,7 +203,7 @@ def _described(
     profile = load_profile(folder, allow_missing_locks=True)
     whole = all(lock.sha256 for lock in profile.locks.values())
     old = follower.profile.to_dict()
-    new = profile.to_dict() if whole else {**old, **_without_locks(profile)}
+    new = _with_locks_there(profile).to_dict()
     return Proposal(
         profile=profile.name,
         derived_from=follower.profile.name,
@@ -208,11 +216,9 @@ def _described(
     )
 
 
-def _without_locks(profile: Profile) -> dict[str, Any]:
-    from dataclasses import replace
-
-    locks = {key: lock for key, lock in profile.locks.items() if lock.sha256}
-    return replace(profile, locks=locks).to_dict()
+def _with_locks_there(profile: Profile) -> Profile:
+    """Without the locks that are still to be written: such a profile can be digested."""
+    return replace(profile, locks={k: lock for k, lock in profile.locks.items() if lock.sha256})
 
 
 def page(proposal: dict[str, Any]) -> str:
@@ -233,6 +239,7 @@ def page(proposal: dict[str, Any]) -> str:
         "| key | old | new |",
         "| --- | --- | --- |",
         *(f"| `{c['key']}` | {_cell(c['old'])} | {_cell(c['new'])} |" for c in proposal["changes"]),
+        *_drift(proposal["drift"]),
         "",
         "## Findings",
         "",
@@ -244,6 +251,23 @@ def page(proposal: dict[str, Any]) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _drift(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return []
+    rows = [
+        f"| {day['date']} | {day['status']} | {_cell(', '.join(day['violated']) or 'nothing')} |"
+        for day in found["days"]
+    ]
+    return [
+        "",
+        "## Published images against it",
+        "",
+        "| image | status | violated |",
+        "| --- | --- | --- |",
+        *rows,
+    ]
 
 
 _COLUMNS = ("status", "check", "what", "expected", "found", "evidence")

@@ -7,7 +7,6 @@ the host is taken as it would be with that torch, so that everything else is jud
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.index import PackageIndex, index_url
+from builder.index import PackageIndex
 from builder.overlay import Resolver
 from builder.upstream.judgement import Finding
 from builder.upstream.once import Once
@@ -42,13 +41,13 @@ class OverlayQuestions:
         configuration = scratch / "uv.toml"
         # The index's pages are taken as fresh for an hour and files as what they are, for ever:
         # without it uv asks for everything again in every one of these runs.
-        url = index_url().replace("\\", "\\\\").replace('"', '\\"')
+        url = index.url.replace("\\", "\\\\").replace('"', '\\"')
         configuration.touch(mode=0o600)
         configuration.write_text(
             f'[[index]]\nname = "configured"\nurl = "{url}"\ndefault = true\n'
             'cache-control = { api = "max-age=3600", files = "max-age=31536000, immutable" }\n'
         )
-        self._options = ("--config-file", str(configuration), "--python", sys.executable)
+        self._options = ("--config-file", str(configuration))
 
     def ask(self, profile: Profile, host: Mapping[str, str], release: ReleaseFiles) -> Finding:
         """Whether the overlay of a release resolves for a host with these packages."""

@@ -266,6 +266,24 @@ class _Judging:
         return self._questions.ask(follower.profile, host, found)
 
 
+def proposals(checkout: Checkout, report: dict[str, Any]) -> list[dict[str, str]]:
+    """What is worth a proposal: of each profile the newest release of each kind of verdict.
+
+    Not what a profile of this checkout is made of already: a proposal is made once.
+    """
+    made = set()
+    for path in checkout.profiles.glob("*/profile.toml"):
+        runtime = load_profile(path.parent, allow_missing_locks=True).runtime
+        made.add((runtime.package, runtime.upstream_tag))
+    newest: dict[tuple[str, str], dict[str, str]] = {}
+    for item in report["judgements"]:
+        if item["verdict"] in ("rebuild", "new-profile"):
+            entry = {"profile": item["profile"], "tag": item["tag"], "verdict": item["verdict"]}
+            newest[item["profile"], item["verdict"]] = entry
+    packages = {item["profile"]: item["package"] for item in report["judgements"]}
+    return [e for e in newest.values() if (packages[e["profile"]], e["tag"]) not in made]
+
+
 def text(report: dict[str, Any], *, details: bool = False) -> str:
     """A report's data as a page for a terminal; with `details` every finding that is no match."""
     lines: list[str] = []

@@ -645,3 +645,22 @@ def test_the_command_on_a_file_that_is_not_there(command):
     result = run("absent-1-py3-none-any.whl", *command, "--json")
     assert result.exit_code == 3
     assert json.loads(result.stdout)["error"]["kind"] == "not-found"
+
+
+def test_torch_for_cuda_13_names_the_toolkits_extras(tmp_path, bench):
+    facts = {
+        "torch_cuda": replace(bench.profile.host.torch_cuda, require="==13.0", validated="13.0")
+    }
+    profile = replace(bench.profile, host=replace(bench.profile.host, **facts))
+    stub = versioned_stub(bench.folder, "libcudart.so.13", "libcudart.so.13", ["cudaMalloc"])
+    wheel = bench.wheel(bench.module(SM75 + INIT + calls("cudaMalloc"), str(stub)))
+    libraries = {f"torch/lib/{p.name}": p.read_bytes() for p in bench.torch.libraries.glob("*.so")}
+    for requirement, status in (
+        ("cuda-toolkit[cublas,cudart]==13.0.2; platform_system == 'Linux'", "pass"),
+        ("cuda-toolkit[cublas]==13.0.2; platform_system == 'Linux'", "fail"),
+    ):
+        torch = write_wheel(
+            tmp_path, libraries, name="torch", version="2.11.0", requires=(requirement,)
+        )
+        report = audit_wheel(wheel, profile, torch, cache=bench.cache)
+        assert next(c for c in report.checks if c.name == "libraries").status == status

@@ -169,3 +169,19 @@ def test_without_a_name_nobody_vouches():
     for wrong in ("me", "", "http:", "a b:c", "x:\n"):
         with pytest.raises(UsageError, match="URI"):
             check_builder_id(wrong)
+
+
+def test_a_thinned_wheel_names_upstreams_and_every_payload():
+    thinning = {
+        "upstream": {"filename": "x.whl", "size": 5, "sha256": "2" * 64},
+        "architectures": ["7.5"],
+        "modules": [{"path": "x/_C.so", "kept": {"sm_75": {"count": 1, "bytes": 3}}}],
+    }
+    definition = json.loads(build({**ADOPTED, "thinning": thinning}))["predicate"][
+        "buildDefinition"
+    ]
+    assert definition["buildType"].endswith(":thin:v1")
+    assert definition["externalParameters"]["architectures"] == ["7.5"]
+    assert definition["internalParameters"]["thinning"] == thinning
+    digests = {item["digest"]["sha256"] for item in definition["resolvedDependencies"]}
+    assert thinning["upstream"]["sha256"] in digests

@@ -27,6 +27,7 @@ PARTS = Input(
     members=(Member("vllm/a.py", 1, sha(5)), Member("vllm/b.py", 2, sha(6))),
 )
 TREE = Input("kvreg-probe", "0.1.0", "tree", "kvreg-probe", 3, sha(7))
+BESIDE = Input("extra", "3", "wheel", "extra-3-py3-none-any.whl", 7, sha(11))
 ALL = (SDIST, PARTS, TREE, TORCH, CMAKE)
 ROLES = {"source": (SDIST, PARTS, TREE), "build": (TORCH, CMAKE)}
 WHEEL = WheelFacts(
@@ -85,6 +86,7 @@ def properties(component):
         {},
         {"wheel": INSIDE},
         {"roles": None},
+        {"overlay": (BESIDE,)},
         {"toolchain": None, "torch": None, "inputs": (PARTS,), "omissions": ()},
     ],
 )
@@ -193,3 +195,65 @@ def test_the_one_inside_the_wheel_knows_no_wheel_and_no_machine(profile):
     assert build(profile, wheel=INSIDE, toolchain=other) == build(profile, wheel=INSIDE)
     moved = Image(inputs="sha256:" + "f" * 64)
     assert build(profile, wheel=INSIDE, toolchain=moved) != build(profile, wheel=INSIDE)
+
+
+def test_an_overlay_is_shipped_beside_the_wheel_and_not_in_it(profile):
+    document = json.loads(build(profile, overlay=(BESIDE,)))
+    (part,) = [c for c in document["components"] if c["name"] == "extra"]
+    assert part["scope"] == "required"
+    assert part["hashes"] == [{"alg": "SHA-256", "content": BESIDE.sha256}]
+    assert properties(part)["use"] == "shipped beside the wheel"
+    root = document["metadata"]["component"]["bom-ref"]
+    (needed,) = [d["dependsOn"] for d in document["dependencies"] if d["ref"] == root]
+    assert part["bom-ref"] in needed
+
+
+def test_the_one_inside_the_wheel_is_the_same_whatever_the_overlay_is(profile):
+    lock = LockFile("overlay.lock", sha(12))
+    other = replace(profile, locks={**profile.locks, "overlay": lock})
+    assert other.digest != profile.digest
+    assert build(other, wheel=INSIDE) == build(profile, wheel=INSIDE)
+    assert build(other) != build(profile)
+
+
+THINNING = {
+    "upstream": {
+        "filename": "demo_pkg-1.2-cp38-abi3-linux_x86_64.whl",
+        "size": 9,
+        "sha256": sha(20),
+    },
+    "architectures": ["7.5"],
+    "ptx": False,
+    "modules": [
+        {
+            "path": "demo_pkg/_C.abi3.so",
+            "units": 2,
+            "kept": {"sm_75": {"count": 1, "bytes": 100}},
+            "removed": {"sm_80": {"count": 2, "bytes": 300}},
+            "before": {"size": 9, "sha256": sha(21)},
+            "after": {"size": 5, "sha256": sha(9)},
+        }
+    ],
+    "dropped": [{"path": "demo_pkg/_fa3.so", "reason": "needs 9.0", "removed": {}}],
+}
+
+
+def test_a_thinned_wheel_names_its_ancestor_and_every_payload(profile):
+    raw = build(profile, toolchain=None, thinning=THINNING)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(raw.decode()) is None
+    wheel = json.loads(raw)["metadata"]["component"]
+    (ancestor,) = wheel["pedigree"]["ancestors"]
+    assert (ancestor["version"], ancestor["hashes"][0]["content"]) == ("1.2", sha(20))
+    assert "demo_pkg/_fa3.so" in wheel["pedigree"]["notes"]
+    thinned, other = wheel["components"]
+    assert properties(thinned) | {
+        "kept": "1 sm_75: 100 bytes",
+        "removed": "2 sm_80: 300 bytes",
+        "upstream-sha256": sha(21),
+    } == properties(thinned)
+    assert "kept" not in properties(other)
+    assert raw == build(profile, toolchain=None, thinning=json.loads(json.dumps(THINNING)))
+    assert (
+        json.loads(raw)["serialNumber"]
+        != json.loads(build(profile, toolchain=None))["serialNumber"]
+    )

@@ -70,6 +70,8 @@ def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
     for name in (*names, "KVREG_VERIFY_KEY", "KVREG_CONFIG", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KVREG_INPUTS", "")
+    # Commands write their lock file where they are run.
+    monkeypatch.chdir(tmp_path)
 
     def make(role: str = "native", **options) -> Published:
         profile = make_profile(tmp_path / "catalogue")

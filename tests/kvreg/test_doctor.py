@@ -1,14 +1,13 @@
 """``kvreg doctor`` on the gallery of hosts: verdict, table and exit code of every row."""
 
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from kvreg import catalogue
+from kvreg import catalogue, toml
 from kvreg.cli import main
 from kvreg.doctor.check import Check, Diagnosis
 from kvreg.doctor.diagnosis import diagnose
@@ -18,7 +17,7 @@ from kvreg.facts.model import Unknown
 from tests.data.facts.compose import COMPOSED
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "facts"
-GALLERY = tomllib.loads((FOLDER / "gallery.toml").read_text())
+GALLERY = toml.loads((FOLDER / "gallery.toml").read_text())
 PROFILE = "t4x2-cu128"
 
 

@@ -216,9 +216,8 @@ def test_the_probe_runs_in_a_process_of_its_own(publish, tmp_path, program, stat
     source = program.replace("PATH", repr(str(DATA / "probe" / "h200x2-sm90.json")))
     found = publish(role="native", extra={"kvreg_probe/__main__.py": source.encode()})
     runtime = found.pull().runtime
-    text = json.loads((runtime.folder / "runtime.json").read_text())
-    text["wheels"][0]["role"] = "probe"
-    (runtime.folder / "runtime.json").write_text(json.dumps(text))
+    wheels = (replace(runtime.wheels[0], role="probe"),)
+    replace(runtime, wheels=wheels).write(runtime.profile())
     assert read_runtime(runtime.folder).wheels[0].role == "probe"
     checks = list(probe_checks(found.home, T4X2))
     assert {check.status for check in checks} == {status}

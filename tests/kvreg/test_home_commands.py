@@ -225,7 +225,7 @@ def littered(kvreg, staged, published, faulty):
     (home.runtimes / f".staging-{'d' * 64}/site").mkdir(parents=True)
     (home.runtimes / f".staging-{'d' * 64}/site/file").write_bytes(bytes(500))
     for source in (staged / "site/demo_pkg/command", staged.parent / "gone/site/x"):
-        compiled = home.pycache / source.relative_to("/").parent
+        compiled = home.pycache / source.relative_to("/").parent / "__pycache__"
         compiled.mkdir(parents=True)
         (compiled / f"{source.name}.cpython-312.pyc").write_bytes(bytes(100))
     return blobs
@@ -254,7 +254,7 @@ def test_gc_keeps_what_a_lock_names(kvreg, littered, published, tmp_path):
     kvreg("remove", "demo", "--yes")
     needed = {path.name for path in littered.iterdir() if len(path.name) == 64}
     needed -= {letter * 64 for letter in "abc"}
-    assert len(needed) == 3
+    assert len(needed) == 3  # wheel, profile, manifest
     kept = data(kvreg("gc", "--older-than", "0", "--json"))
     assert not needed & {item["path"].rpartition("/")[2] for item in kept["items"]}
     lock = tmp_path / "work/kvreg.lock"

@@ -143,7 +143,7 @@ def test_intervals_over_repetitions_cover_what_they_promise(weights):
     sizes = np.repeat([1024.0 * 4**step for step in range(10)], 5)
     repetitions = np.tile(range(5), 10)
     true = 112.0 + sizes / 4000
-    designs, hits, scatter = 1000, [0, 0], 0
+    designs, hits, scatter = 400, [0, 0], 0
     for _ in range(designs):
         shared = 1 + 0.003 * rng.normal(0, 1, 5)
         times = true * shared[repetitions] * (1 + 0.003 * rng.normal(0, 1, len(sizes)))

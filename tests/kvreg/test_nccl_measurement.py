@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kvreg.errors import ContractError, NotFoundError, UsageError
+from kvreg.nccl import worker as worker_program
 from kvreg.nccl.design import Design
 from kvreg.nccl.measurement import Host, choose_backend, describe, environment, measure, survey_host
 from kvreg.nccl.record import open_record, read_record
@@ -59,6 +60,14 @@ def alive(text: str) -> list[int]:
             if text in seen:
                 found.append(int(entry.name))
     return found
+
+
+def gone(text: str, within_s: float = 20) -> bool:
+    """Whether no such process is left, some time after it was ended."""
+    deadline = time.monotonic() + within_s
+    while alive(text) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(text)
 
 
 def test_backends_follow_the_hardware():
@@ -106,7 +115,7 @@ def test_a_rank_that_hangs_is_ended_with_what_it_started(tmp_path):
     ):
         measure(record, Host(python, {"devices": []}), timeout_s=1)
     assert time.monotonic() - started < 20
-    assert alive(marker) == []
+    assert gone(marker)
 
 
 @pytest.mark.timeout(300)
@@ -154,10 +163,7 @@ def test_a_killed_session_leaves_no_rank_and_is_gone_on_with(torch_python, tmp_p
             time.sleep(0.01)
         session.send_signal(signal.SIGKILL)
         session.wait()
-    deadline = time.monotonic() + 20
-    while alive(f"{tmp_path}/kvreg-nccl-") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive(f"{tmp_path}/kvreg-nccl-") == []
+    assert gone(f"{tmp_path}/kvreg-nccl-")
     kept = read_record(out)
     assert 0 in kept.repetitions and kept.missing()
     subprocess.run(argv, env=environment, check=True, capture_output=True)
@@ -179,3 +185,32 @@ def test_ranks_agree_on_the_sum_and_the_slowest_is_kept(torch_python, tmp_path, 
     assert {sample["bytes"] for sample in repetition.samples} == {1024, 4096}
     assert all(len(sample["us"]) == 3 for sample in repetition.samples)
     assert repetition.environment["variables"]["GLOO_SOCKET_IFNAME"]
+
+
+AGREE = """
+import sys, threading
+import torch.distributed as dist
+sys.path.insert(0, sys.argv[1])
+import worker
+
+said = {}
+def rank(number, reason):
+    store = dist.FileStore(sys.argv[2], 3)
+    said[number] = worker.Agreement(store, number, 3, 1024).exchange(reason)
+reasons = sys.argv[3].split(",")
+threads = [threading.Thread(target=rank, args=at) for at in enumerate(reasons)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print([said[number] for number in range(3)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reasons", "agreed"), [(",,", []), (",rank 1: no capture,", ["rank 1: no capture"])]
+)
+def test_ranks_learn_that_one_could_not_capture(torch_python, tmp_path, reasons, agreed):
+    worker = Path(worker_program.__file__).parent
+    argv = [torch_python, "-c", AGREE, worker, tmp_path / "store", reasons]
+    run = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str([agreed] * 3)

@@ -38,6 +38,10 @@ def test_the_wheel_holds_the_import_package_alone(distributions):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"kvreg", "kvreg-0.1.0.dist-info"}
     assert profiles_in(names, "kvreg/_profiles/") == PROFILES
+    # Data that code reads: the parts of the report's page, and the program of a rank.
+    page = {path.name for path in (ROOT / "kvreg/src/kvreg/report/page").iterdir()}
+    assert {f"kvreg/report/page/{name}" for name in page} <= set(names)
+    assert "kvreg/nccl/worker.py" in names
 
 
 def test_a_wheel_from_the_source_distribution_is_the_same(distributions, tmp_path):

@@ -182,3 +182,13 @@ def test_environment_directory_and_exit_status(tmp_path: Path) -> None:
     )
     assert tree.wait(10) == -signal.SIGKILL
     assert log.read_text() == f"{tmp_path}\nheard\n"
+
+
+def test_signals_that_the_owner_blocks_reach_the_tree():
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
+    try:
+        tree = ProcessTree.start(["sleep", "100"], grace=QUICK)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    ended = tree.stop()
+    assert (ended.returncode, ended.signals) == (-signal.SIGINT, ("SIGINT",))

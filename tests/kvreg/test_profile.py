@@ -131,3 +131,63 @@ def test_tags(tmp_path):
     assert profile.tags("v1.2", "2026-03-31") == tags
     with pytest.raises(UsageError):
         profile.tags("1.2", "yesterday")
+
+
+SETTINGS = """
+[runtime.environment]
+set = { VARIABLE = "a" }
+[[runtime.environment.deny]]
+name = "OTHER"
+values = ["*"]
+reason = "crashes"
+[runtime.engine]
+set = { dtype = "float16" }
+"""
+OVERLAY = """
+[overlay]
+extras = ["bench"]
+exclude_newer = "2026-05-23"
+[[overlay.omission]]
+name = "jit"
+reason = "no kernels"
+"""
+
+
+def with_settings(folder, settings=SETTINGS, overlay=OVERLAY):
+    path = write_profile(folder) / "profile.toml"
+    text = path.read_text().replace("[build]", f"{settings}\n[build]", 1)
+    path.write_text(text.replace("[locks]", f"{overlay}\n[locks]"))
+    return path.parent
+
+
+def test_settings_and_overlay_read_back_and_leave_other_profiles_as_they_were(tmp_path):
+    plain = make_profile(tmp_path / "plain")
+    assert plain.overlay is None
+    assert not {"environment", "engine"} & plain.to_dict()["runtime"].keys()
+    assert plain.build_digest == plain.digest
+    profile = load_profile(with_settings(tmp_path))
+    assert profile.runtime.environment.set == {"VARIABLE": "a"}
+    assert profile.runtime.engine.set == {"dtype": "float16"}
+    assert profile.overlay.omissions[0].name == "jit"
+    assert profile_from_canonical(profile.canonical()) == profile
+    assert profile.build_digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "OTHER"', 'name = "VARIABLE"', "VARIABLE is set to a value that is denied"),
+        ('name = "OTHER"', 'name = "NOT-ONE"', "environment.deny[0].name"),
+        ('values = ["*"]', "values = []", "environment.deny[0].values"),
+        ("dtype =", "--dtype =", "engine.set"),
+        ('reason = "crashes"', "", "environment.deny[0].reason"),
+        ("set = { VARIABLE", "sett = { VARIABLE", "environment.sett"),
+        ('"2026-05-23"', '"yesterday"', "overlay.exclude_newer"),
+        ('name = "jit"', 'name = "J_I_T"', "overlay.omission[0].name"),
+    ],
+)
+def test_a_fault_in_settings_is_named(tmp_path, old, new, said):
+    folder = with_settings(tmp_path, SETTINGS.replace(old, new), OVERLAY.replace(old, new))
+    with pytest.raises(ContractError) as caught:
+        load_profile(folder)
+    assert said in str(caught.value)

@@ -264,28 +264,6 @@ class FakeProfile:
         self.digest = digest
 
 
-def test_overlay_wheels_are_staged_beside_the_native_one(published, tmp_path):
-    overlay = write_wheel(tmp_path / "wheels", "extra_pkg", "3", "py3-none-any")
-    wheels = [(published.wheel, "native"), (overlay, "overlay")]
-    (published.layout / "index.json").unlink()
-    write_layout(published.layout, published.profile, wheels)
-    runtime = published.pull().runtime
-    assert {wheel.role for wheel in runtime.wheels} == {"native", "overlay"}
-    assert check_runtime(runtime).ok
-    info = runtime.site / "extra_pkg-3.dist-info"
-    assert not (info / "REQUESTED").exists()
-    assert (info / "INSTALLER").read_text() == "kvreg\n"
-
-
-def test_an_overlay_that_brings_a_host_package(published, tmp_path):
-    overlay = write_wheel(tmp_path / "wheels", "numpy", "3", "py3-none-any")
-    wheels = [(published.wheel, "native"), (overlay, "overlay")]
-    (published.layout / "index.json").unlink()
-    write_layout(published.layout, published.profile, wheels)
-    error = refused(published, ContractError, "shadow")
-    assert error.found == "numpy"
-
-
 def test_other_layers_are_left_alone(published):
     lock = Descriptor.of_bytes("application/vnd.kvreg.overlay-lock.v1+text", b"# none\n")
     republish(published, replace(published.manifest, layers=(*published.manifest.layers, lock)))

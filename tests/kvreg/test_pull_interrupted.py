@@ -1,6 +1,7 @@
 """Processes that are killed, and processes that pull at the same time."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,23 +40,48 @@ def large(publish):
     return publish(extra={"demo_pkg/large.bin": os.urandom(8 << 20)})
 
 
+def serve(handler, content, start):
+    """No fault: what was asked for."""
+    handler.serve(content, start, stop=handler.stop)
+
+
 def test_killed_in_the_middle_of_a_transfer(large):
-    partial = large.home.blob(large.manifest.layers[0].digest + "").with_suffix(".partial")
+    layer = large.manifest.layers[0]
     with faulty_registry(large.layout) as server:
-        # The config passes, the wheel stops after five million bytes.
-        server.faults["blobs"] += [lambda h, content, start: h.serve(content, start)]
-        server.faults["blobs"] += [faults.stall_after(5_000_000)]
+        # The config passes, and the end of the wheel; the two other ranges stop on their way.
+        server.faults["blobs"] += [serve, serve]
+        server.faults["blobs"] += [faults.stall_after(2_500_000), faults.stall_after(1_200_000)]
         process = start(large, server.reference)
-        wait_for(lambda: partial.exists() and partial.stat().st_size == 5_000_000)
+        tail = 1 << 20
+        wait_for(lambda: server.sent(layer.digest) == tail + 2_500_000 + 1_200_000)
+        time.sleep(1)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert not list(large.home.runtimes.glob("*")) if large.home.runtimes.exists() else True
+        assert not list(large.home.runtimes.glob("[!.]*"))
+        before = server.sent(layer.digest)
         pulled = large.pull(server.reference)
         assert pulled.staged
-        ranges = [headers.get("Range") for path, headers in server.requests if "/blobs/" in path]
-        assert ranges[-1] == "bytes=5000000-"
+        fetched = server.sent(layer.digest) - before
+        # What a connection had received since its last line in the journal is all that is lost.
+        assert before + fetched - layer.size < 2 * ((1 << 20) + (1 << 18))
+        assert fetched == pulled.work.received
     assert check_runtime(pulled.runtime).ok
-    assert not partial.exists()
+    assert not list(large.home.root.glob("blobs/sha256/*.partial*"))
+
+
+def test_a_pull_that_is_done_but_for_its_name_transfers_nothing(large):
+    with faulty_registry(large.layout) as server:
+        large.pull(server.reference)
+        before = server.sent(large.manifest.layers[0].digest)
+        shutil.rmtree(large.home.runtimes)
+        pulled = large.pull(server.reference)
+        assert pulled.work.received == 0
+        assert server.sent(large.manifest.layers[0].digest) == before == pulled_size(large)
+
+
+def pulled_size(published):
+    """Bytes of the wheel."""
+    return published.manifest.layers[0].size
 
 
 def test_killed_in_the_middle_of_staging(large):
@@ -86,17 +112,40 @@ def test_two_pulls_at_once_do_the_work_once(large):
         processes = [start(large, server.reference, "--json") for _ in range(3)]
         outputs = [process.communicate(timeout=180) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], outputs
-        digest = large.manifest.layers[0].digest
-        assert len([path for path in server.paths("blobs") if path.endswith(digest)]) == 1
+        assert server.sent(large.manifest.layers[0].digest) == pulled_size(large)
     assert sorted('"staged": true' in output for output, _ in outputs) == [False, False, True]
 
 
-def test_terminated_pull_leaves_no_runtime(large):
+def test_one_that_waits_goes_on_when_the_one_at_work_is_killed(large):
     with faulty_registry(large.layout) as server:
-        server.faults["blobs"] += [faults.stall_after(100)]
+        server.faults["blobs"] += [serve, serve, faults.stall_after(2_000_000)]
+        first = start(large, server.reference)
+        wait_for(lambda: server.sent(large.manifest.layers[0].digest) > 3_000_000)
+        second = start(large, server.reference, "--json")
+        wait_for(lambda: "waiting" in second.stderr.readline())
+        server.faults.clear()
+        first.kill()
+        first.communicate()
+        output, _ = second.communicate(timeout=180)
+        assert second.returncode == 0
+        assert '"staged": true' in output
+    assert check_runtime(large.pull(server.reference).runtime).ok
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_interrupted_by_the_user(large, knows_ranges):
+    """Ctrl-C ends a pull at once, also while its connections hang; what has arrived is kept."""
+    with faulty_registry(large.layout) as server:
+        server.knows_ranges = knows_ranges
+        server.faults["blobs"] += [serve, *[faults.stall_after(1_500_000)] * 4]
         process = start(large, server.reference)
-        wait_for(lambda: server.paths("blobs"))
+        wait_for(lambda: server.sent(large.manifest.layers[0].digest) >= 1_500_000)
+        time.sleep(0.5)
+        begun = time.monotonic()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
+        assert time.monotonic() - begun < 20
         assert process.returncode != 0
-    assert not list(large.home.runtimes.glob("*"))
+        assert not list(large.home.runtimes.glob("*"))
+        server.faults.clear()
+        assert large.pull(server.reference).work.received < pulled_size(large)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kvreg
-from kvreg.errors import NetworkError, NotFoundError, UsageError, VerificationError
+from kvreg.errors import ContractError, NetworkError, NotFoundError, UsageError, VerificationError
 from kvreg.lockfile import read_lockfile
 from kvreg.model.digest import sha256_bytes
 from kvreg.reference import parse_reference
@@ -395,3 +395,19 @@ def test_a_resolver_gives_up_only_what_it_opened(published, place):
     with pytest.raises(NetworkError, match="broke"):
         resolver.open()
     assert Path.cwd() == place
+
+
+def test_what_this_python_cannot_load_is_refused_before_it_is_fetched(
+    published, place, faulty, monkeypatch
+):
+    from packaging.tags import Tag
+
+    elsewhere = [Tag("cp39", "cp39", "linux_aarch64")]
+    monkeypatch.setattr("packaging.tags.sys_tags", lambda: iter(elsewhere))
+    with pytest.raises(ContractError, match="the Python that runs kvreg") as caught:
+        kvreg.pull("demo", registry=faulty.reference, progress=False)
+    assert "--any-host" in caught.value.remedy
+    wheel = published.manifest.layers[0].digest
+    assert not [path for path in faulty.paths("blobs") if wheel in path]
+    pulled = kvreg.pull("demo", registry=faulty.reference, progress=False, any_host=True)
+    assert pulled.staged

@@ -3,14 +3,19 @@
 Throughput saturates with concurrency; the larger degree begins lower and saturates later, so that
 both curves meet at one place. Time to first token, time per token and memory follow from it with
 habits of their own: metrics disagree, as measured ones do.
+
+    python -m tests.support.demonstration FOLDER     cells.csv and nccl.jsonl, to look at a report
 """
 
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from kvreg.analysis.table import GATED, MEASURED, CellRow
+from kvreg.analysis.table import GATED, MEASURED, CellRow, cells_csv
+from tests.support.communication import simulate
 from tests.support.studies import m4_answers, m4_design
 
 BOUNDARY_MIB = 14848.0
@@ -125,3 +130,11 @@ def _row(
         max_gpu_memory_mib=memory,
         **{name: float(f"{value:.6g}") for name, value in (metrics or {}).items()},
     )
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cells.csv").write_text(cells_csv(demonstration_rows()))
+    (folder / "nccl.jsonl").unlink(missing_ok=True)
+    simulate(folder / "nccl.jsonl", latency_us=112.135079, bandwidth=4.063916)

@@ -7,7 +7,7 @@ answer is right. All requests are recorded.
 import json
 import re
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,7 +36,20 @@ class FaultyRegistry(ThreadingHTTPServer):
         self.needs_token = False
         self.token_status = 200
         self.tokens_given = 0
+        self.knows_ranges = True
         self.finished = threading.Event()
+        self._sent: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, path: str, size: int) -> None:
+        """Note that bytes of an answer's body have been handed to the kernel."""
+        with self._lock:
+            self._sent[path] += size
+
+    def sent(self, digest: str) -> int:
+        """Bytes sent so far of a blob."""
+        with self._lock:
+            return sum(size for path, size in self._sent.items() if path.endswith(digest))
 
     @property
     def host(self) -> str:
@@ -52,19 +65,27 @@ class FaultyRegistry(ThreadingHTTPServer):
         """The paths of all requests of a kind so far."""
         return [path for path, _ in self.requests if f"/{kind}/" in path]
 
+    def digest(self, name: str) -> str | None:
+        """The digest that a tag or digest means."""
+        if name.startswith("sha256:"):
+            return name
+        found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
+        return found.digest if found else None
+
     def content(self, kind: str, name: str) -> bytes | None:
         """What the layout has under a digest or tag."""
-        if not name.startswith("sha256:"):
-            found = Index.parse((self.layout / "index.json").read_bytes()).tagged(name)
-            name = found.digest if found else ""
-        path = self.layout / "blobs/sha256" / name.removeprefix("sha256:")
-        return path.read_bytes() if name and path.is_file() else None
+        digest = self.digest(name)
+        if digest is None:
+            return None
+        path = self.layout / "blobs/sha256" / digest.removeprefix("sha256:")
+        return path.read_bytes() if path.is_file() else None
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     server: FaultyRegistry
+    stop: int | None = None
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *arguments: object) -> None:
@@ -89,12 +110,16 @@ class Handler(BaseHTTPRequestHandler):
         if match is None or content is None:
             self.answer(404, b'{"errors":[{"code":"NAME_UNKNOWN"}]}')
             return
-        start = self._range_start()
+        start, self.stop = self._range()
         queue = self.server.faults[match[1]]
         if queue:
             queue.popleft()(self, content, start)
         else:
-            self.serve(content, start, MEDIA_TYPE_MANIFEST if match[1] == "manifests" else None)
+            is_manifest = match[1] == "manifests"
+            # What was asked for, not what is sent: as a registry does that is itself deceived.
+            digest = self.server.digest(match[2]) if is_manifest else None
+            kind = MEDIA_TYPE_MANIFEST if is_manifest else None
+            self.serve(content, start, kind, self.stop, digest)
 
     def do_POST(self) -> None:
         """A token for a refresh token."""
@@ -110,32 +135,50 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body)
+        self.server.count(self.path, len(body))
 
-    def serve(self, content: bytes, start: int, media_type: str | None = None) -> None:
-        """Send content from `start` on, as it should be."""
+    def serve(
+        self,
+        content: bytes,
+        start: int,
+        media_type: str | None = None,
+        stop: int | None = None,
+        digest: str | None = None,
+    ) -> None:
+        """Send content from `start` on (up to `stop`), as it should be."""
+        stop = len(content) if stop is None else min(stop, len(content))
+        part = start > 0 or stop < len(content)
         headers = {"Content-Type": media_type or "application/octet-stream"}
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.answer(206 if start else 200, content[start:], headers)
+        if digest is not None:
+            headers["Docker-Content-Digest"] = digest
+        if part:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(content)}"
+        self.answer(206 if part else 200, content[start:stop], headers)
 
     def begin(self, content: bytes, start: int, count: int) -> None:
-        """Promise everything from `start` on and send `count` bytes of it."""
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        """Promise what was asked for from `start` on and send `count` bytes of it."""
+        stop = len(content) if self.stop is None else min(self.stop, len(content))
+        part = start > 0 or stop < len(content)
+        self.send_response(206 if part else 200)
+        self.send_header("Content-Length", str(stop - start))
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
         self.end_headers()
-        self.wfile.write(content[start : start + count])
+        sent = content[start : min(start + count, stop)]
+        self.wfile.write(sent)
         self.wfile.flush()
+        self.server.count(self.path, len(sent))
 
     def _token(self, query: dict[str, list[str]]) -> None:
         self.server.tokens_given += 1
         status = self.server.token_status
         self.answer(status, json.dumps({"token": TOKEN} if status == 200 else {}).encode())
 
-    def _range_start(self) -> int:
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        return int(match[1]) if match else 0
+    def _range(self) -> tuple[int, int | None]:
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if match is None or not self.server.knows_ranges:
+            return 0, None
+        return int(match[1]), int(match[2]) + 1 if match[2] else None
 
 
 def status(code: int, headers: dict[str, str] | None = None) -> Fault:

@@ -89,12 +89,16 @@ class Engine:
 
     def show_memory(self) -> None:
         """Write the memory that is in use now."""
-        if self.devices is None:
-            return
         tokens = sum(item.prompt_tokens + item.given for item in self.running)
         mib = memory_mib(self.tp, tokens)
         if self.due("memory"):
             mib += self.fault["mib"]
+        self.take(mib)
+
+    def take(self, mib: float) -> None:
+        """Say that so many MiB are in use on each GPU."""
+        if self.devices is None:
+            return
         temporary = self.devices.with_suffix(".new")
         temporary.write_text(json.dumps([mib] * self.tp))
         temporary.replace(self.devices)
@@ -233,7 +237,7 @@ def scripted_fault() -> dict:
     return faults.get(os.environ.get("KVREG_CELL", "gate"), {})
 
 
-def main(arguments: Iterable[str]) -> None:
+def main(arguments: Iterable[str], kind: type[Engine] = Engine) -> None:
     """Serve as the command line says; options that only a real engine has are ignored."""
     arguments = list(arguments)
     if "--version" in arguments:
@@ -248,7 +252,7 @@ def main(arguments: Iterable[str]) -> None:
     options, _ = parser.parse_known_args(arguments)
     fault = scripted_fault()
     devices = os.environ.get("KVREG_SIMULATED_GPUS")
-    engine = Engine(options.tensor_parallel_size, fault, Path(devices) if devices else None)
+    engine = kind(options.tensor_parallel_size, fault, Path(devices) if devices else None)
     engine.show_memory()
     match fault.get("kind"):
         case "start-crash":

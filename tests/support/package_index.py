@@ -13,13 +13,15 @@ class LoopbackIndex:
     """Files by name, served under ``/simple/<project>/`` (PEP 691) and ``/files/<name>``.
 
     stated: a digest that the page states instead of the true one. cut: how many answers for a
-    file end after so many bytes. ranges: whether byte ranges are served.
+    file end after so many bytes. ranges: whether byte ranges are served. uploaded: the time of a
+    file, as the page states it.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[str, bytes]] = {}
         self.stated: dict[str, str] = {}
         self.cut: dict[str, list[int]] = {}
+        self.uploaded: dict[str, str] = {}
         self.ranges = True
         self.requests: list[tuple[str, str | None]] = []
         self.url = ""
@@ -36,6 +38,7 @@ class LoopbackIndex:
                 "filename": name,
                 "url": f"/files/{name}",
                 "size": len(data),
+                "upload-time": self.uploaded.get(name, "2026-01-01T00:00:00Z"),
                 "hashes": {"sha256": self.stated.get(name) or hashlib.sha256(data).hexdigest()},
             }
             for name, (owner, data) in self.files.items()

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from kvreg.cli import main
 from kvreg.commands.sweep import COMMANDS
-from kvreg.errors import KvregError, UsageError
+from kvreg.errors import ContractError, KvregError, UsageError
+from kvreg.model.activation import Denied, Settings
 from kvreg.sweep.design import Requests
+from kvreg.sweep.engine import Engine
 from kvreg.sweep.failures import verdict_on
 from kvreg.sweep.pilot import choose_requests
 from kvreg.sweep.plan import parse_plan
@@ -180,6 +182,26 @@ def test_the_table_of_samples():
     ]
     assert peak_memory(samples) == 14895.0
     assert peak_memory([]) is None
+
+
+def test_the_profile_adds_to_a_plans_options_and_refuses_what_it_denies():
+    plan = parse_plan(read_preset("m4"))
+    name = plan.models[0].name
+    rules = Settings(
+        set={"dtype": "float32", "attention-backend": "TRITON_ATTN"},
+        deny=(Denied("kv-cache-dtype", ("fp8",), "needs another device"),),
+    )
+    engine = Engine(("vllm", "serve"), {}, None, None, None, rules)
+    words = engine.arguments(plan, name, 2, plan.settings(name, "short"), 8000)
+    assert words[:3] == ["vllm", "serve", plan.models[0].repository]
+    assert words[words.index("--attention-backend") + 1] == "TRITON_ATTN"
+    assert words[words.index("--dtype") + 1] == "float16"  # the plan's own wins
+    assert "--no-enable-prefix-caching" in words
+    engine.check(plan)
+    raw = read_preset("m4").replace(b'dtype = "float16"', b'kv-cache-dtype = "fp8"')
+    with pytest.raises(ContractError) as caught:
+        engine.check(parse_plan(raw))
+    assert caught.value.problems[0].where == "--kv-cache-dtype"
 
 
 def test_help_of_every_command_has_examples():

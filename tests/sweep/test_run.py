@@ -14,7 +14,8 @@ from tests.sweep.conftest import QUICK, SERVER, SUPPORT, alive, smoke_plan
 
 def tiny(**changes):
     """One shape at one concurrency, once: two cells."""
-    text = smoke_plan(**{"concurrency": "[2]", "repetitions": "1", **changes})
+    changes = {"concurrency": "[2]", "repetitions": "1", "warmup_waves": "1", **changes}
+    text = smoke_plan(**changes)
     start = text.index('[[workloads]]\nname = "long"')
     return text[:start] + text[text.index("[engine.options]") :]
 

@@ -26,11 +26,17 @@ def main() -> None:
     source = WORK / "src"
     shutil.copytree(RECIPE / "src", source)
     step("compile")
-    environment = {
+    environment = compile_environment(venv, PARAMETERS)
+    launcher = {
+        f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache"
+        for language in ("CXX", "CUDA")
+        if "CCACHE_DIR" in environment
+    }
+    environment |= launcher | {
         "CUDAARCHS": PARAMETERS["architectures"],
         "KVREG_PROBE_LOCAL_VERSION": PARAMETERS["local_version"],
         "CMAKE_BUILD_PARALLEL_LEVEL": str(PARAMETERS["jobs"]),
-    } | compile_environment(venv, PARAMETERS)
+    }
     run(
         *(venv / "bin" / "python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"),
         *("--no-index", "--no-cache-dir", "--disable-pip-version-check", "--verbose"),

@@ -111,18 +111,34 @@ def acquire(
     target: str | None = None,
     reporter: Reporter | None = None,
     keys: tuple[PublicKey, ...] = (),
+    any_host: bool = False,
 ) -> Acquired:
     """Make what `text` (see `kvreg.request`) asks for available in `home`.
 
     `target` is the tag or digest that the caller's own reference names: it must be asked for even
-    if something of the profile is staged. Raises a `KvregError` of the kind that fits; where
-    several sources were tried, with what came of each.
+    if something of the profile is staged. `any_host` stages also what this Python cannot load.
+    Raises a `KvregError` of the kind that fits; where several sources were tried, with what came
+    of each.
     """
     reporter = reporter or Reporter()
     request = request_of(text, policy).on(home)
     resolver = Resolver(request, places, open_source, reporter.note)
     with home.lock(STORE_LOCK, lambda: reporter.note("blobs are collected; waiting"), shared=True):
-        pulled = _pull(request, resolver, home, target, reporter, keys)
+
+        def work(known: Request) -> Pulled:
+            assert known.profile is not None
+            return pull(
+                known.profile,
+                resolver.open,
+                known.manifest or target,
+                home,
+                reporter,
+                known.name,
+                keys=keys,
+                any_host=any_host,
+            )
+
+        pulled = _pull(request, resolver, work)
         resolution = _resolution(pulled, resolver, home)
         _check(request, pulled)
         return Acquired(pulled, resolution, _lock(policy, pulled, resolution, home, reporter))
@@ -135,31 +151,15 @@ def request_of(text: str, policy: LockPolicy) -> Request:
     return parse_request(text)
 
 
-def _pull(
-    request: Request,
-    resolver: Resolver,
-    home: Home,
-    target: str | None,
-    reporter: Reporter,
-    keys: tuple[PublicKey, ...],
-) -> Pulled:
+def _pull(request: Request, resolver: Resolver, work: Callable[[Request], Pulled]) -> Pulled:
+    """Do the work with one source after the other, until one does not fail on the way."""
     while True:
         try:
-            known = request
-            if request.profile is None:
-                found = resolver.artifact()
-                profile = found.manifest.config.digest
-                known = replace(request, profile=profile, manifest=found.digest)
-            assert known.profile is not None
-            return pull(
-                known.profile,
-                resolver.open,
-                known.manifest or target,
-                home,
-                reporter,
-                known.name,
-                keys=keys,
-            )
+            if request.profile is not None:
+                return work(request)
+            found = resolver.artifact()
+            profile = found.manifest.config.digest
+            return work(replace(request, profile=profile, manifest=found.digest))
         except (NotFoundError, NetworkError) as error:
             if not resolver.failed(error):
                 raise

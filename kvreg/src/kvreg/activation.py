@@ -3,13 +3,14 @@
 =========================  =====================================================================
 ``PYTHONPATH``             first the start-up hook (`kvreg.startup`), the runtime's ``site`` and
                            its ``overlay``
-``PATH``                   ``site/bin`` and ``overlay/bin`` come first
+``PATH``                   ``site/bin`` and ``overlay/bin`` come first (`kvreg.programs`)
 ``KVREG_PROFILE``          name of the profile
 ``KVREG_PROFILE_DIGEST``   its digest
 ``KVREG_MANIFEST_DIGEST``  digest of the artifact's manifest
 ``KVREG_RUNTIME``          folder of the runtime
 ``KVREG_PYTHON``           the Python that it is for, such as ``cpython-312``
 ``KVREG_PYCACHE``          where compiled files of the runtime go, so that it stays as verified
+``PYTHONPYCACHEPREFIX``    the same, for what is imported before the hook; left alone when set
 ``KVREG_SETTINGS``         names of the profile's settings that were set
 the profile's settings     ``[runtime.environment]``, where the user has not set them
 =========================  =====================================================================
@@ -24,11 +25,19 @@ from pathlib import Path
 from kvreg import catalogue
 from kvreg.errors import ContractError, NotFoundError, Problem
 from kvreg.home import Home
+from kvreg.integrity import require_settled
 from kvreg.model.digest import parse_digest
 from kvreg.model.profile import Profile
+from kvreg.programs import program_folders
 from kvreg.request import Request, split_identity
 from kvreg.runtime import Runtime, read_runtime, readable_runtimes
-from kvreg.startup import PLACES, PYCACHE_VARIABLE, PYTHON_VARIABLE, RUNTIME_VARIABLE
+from kvreg.startup import (
+    PLACES,
+    PREFIX_VARIABLE,
+    PYCACHE_VARIABLE,
+    PYTHON_VARIABLE,
+    RUNTIME_VARIABLE,
+)
 
 SETTINGS_VARIABLE = "KVREG_SETTINGS"
 
@@ -61,11 +70,13 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
 
     The start-up hook is written into the home if it is not there. A value of the user's wins over
     the profile's setting; whether it is one that the profile denies is `check_environment`'s.
+    Raises `VerificationError` for a runtime that a crash of the machine has damaged.
     """
+    require_settled(runtime)
     profile = runtime.profile()
     places = [str(place) for place in runtime.places]
     python = [str(start_up_folder(home)), *places]
-    programs = [f"{place}/bin" for place in places]
+    programs = program_folders(runtime, home)
     # A runtime that is active already is replaced, not stacked upon.
     old = _active_entries(base)
     settings = {
@@ -73,6 +84,9 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
         for name, value in profile.runtime.environment.set.items()
         if name not in base or name in base.get(SETTINGS_VARIABLE, "").split()
     }
+    pycache = str(home.root / "pycache")
+    # Until the start-up hook runs; a prefix that the user chose stays.
+    prefix = {} if _chosen_prefix(base) else {PREFIX_VARIABLE: pycache}
     return {
         "PYTHONPATH": _prepend(python, base.get("PYTHONPATH", ""), old),
         "PATH": _prepend(programs, base.get("PATH", os.defpath), old),
@@ -81,7 +95,8 @@ def variables(runtime: Runtime, home: Home, base: Mapping[str, str]) -> dict[str
         "KVREG_MANIFEST_DIGEST": runtime.manifest_digest,
         RUNTIME_VARIABLE: str(runtime.folder),
         PYTHON_VARIABLE: cache_tag(profile.host.python_tag.validated),
-        PYCACHE_VARIABLE: str(home.root / "pycache"),
+        PYCACHE_VARIABLE: pycache,
+        **prefix,
         SETTINGS_VARIABLE: " ".join(sorted(settings)),
         **settings,
     }
@@ -127,6 +142,11 @@ def start_up_folder(home: Home) -> Path:
     return folder
 
 
+def _chosen_prefix(base: Mapping[str, str]) -> bool:
+    prefix = base.get(PREFIX_VARIABLE)
+    return bool(prefix) and prefix != base.get(PYCACHE_VARIABLE)
+
+
 def _active_entries(base: Mapping[str, str]) -> Callable[[str], bool]:
     """Whether an entry of a path variable was put there by an activation."""
     active = base.get(RUNTIME_VARIABLE)
@@ -135,8 +155,8 @@ def _active_entries(base: Mapping[str, str]) -> Callable[[str], bool]:
     folder = Path(active)
     places = {str(folder / name) for name in PLACES}
     known = places | {f"{place}/bin" for place in places}
-    hooks = str(folder.parent.parent / "startup")
-    return lambda entry: entry in known or os.path.dirname(entry) == hooks  # noqa: PTH120
+    start_up = f"{folder.parent.parent / 'startup'}{os.sep}"
+    return lambda entry: entry in known or entry.startswith(start_up)
 
 
 def _prepend(first: list[str], rest: str, old: Callable[[str], bool]) -> str:

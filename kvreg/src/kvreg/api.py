@@ -29,6 +29,7 @@ def pull(
     locked: bool = False,
     lock: PathLike | None = None,
     verify_key: str | None = None,
+    any_host: bool = False,
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Pulled:
@@ -38,8 +39,9 @@ def pull(
     `registry` is ``oci-layout:PATH`` or ``HOST[:PORT]/REPOSITORY``; without it the sources of the
     environment, the settings and the attached inputs are tried in turn. `locked` takes exactly
     what the lock file says (`lock`, else ``kvreg.lock`` in the current directory); unlike the
-    command, this writes a lock file only when `lock` names one. `timeout` is in seconds and of one
-    read. `progress` shows bars on standard error, in terminals and notebooks.
+    command, this writes a lock file only when `lock` names one. `any_host` stages also what this
+    Python cannot load, for another machine. `timeout` is in seconds and of one read. `progress`
+    shows bars on standard error, in terminals and notebooks.
 
     The runtime is complete and verified, or an error is raised and nothing is half-made. One that
     is here already and intact needs no source and is returned with ``staged=False``. Raises
@@ -58,6 +60,7 @@ def pull(
         target=wanted_target(registry),
         reporter=Reporter(note=note, bar=progress_bar) if progress else Reporter(),
         keys=required_keys(verify_key),
+        any_host=any_host,
     ).pulled
 
 

@@ -4,6 +4,7 @@ A transfer hands out its blobs while they still arrive, so that they can be read
 meanwhile; what they hold counts for nothing before `Transfer.finish` has returned.
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +19,10 @@ from kvreg.model.oci import Descriptor
 from kvreg.sources import Source
 from kvreg.transfer.blob import Arrivals, Blob, Progress
 from kvreg.transfer.checking import Checking
-from kvreg.transfer.download import CONNECTIONS, Download, blob_name, wrong_size
+from kvreg.transfer.download import Download, blob_name, wrong_size
 from kvreg.transfer.journal import Journal, discard, journal_path, recover
 from kvreg.transfer.ranges import RangeSet
+from kvreg.transfer.schedule import DEFAULT_RANGES, RangePolicy
 
 
 class StaleBytesError(VerificationError):
@@ -84,7 +86,7 @@ class BlobStore:
     home: Home
     stalls: int = 5
     sleep: Callable[[float], None] = time.sleep
-    connections: int = CONNECTIONS
+    ranges: RangePolicy = DEFAULT_RANGES
 
     def fetch(self, source: Source, descriptor: Descriptor, progress: Progress) -> Path:
         """The path of a file that holds exactly the blob; `progress` gets counts of bytes.
@@ -137,7 +139,7 @@ class BlobStore:
                         source,
                         blobs,
                         arrivals,
-                        connections=self.connections,
+                        policy=self.ranges,
                         stalls=self.stalls,
                         sleep=self.sleep,
                     )
@@ -196,8 +198,12 @@ def _allocate(partial: Path, size: int) -> None:
     """Make the file as long as it will be: a disk without the room for it says so now."""
     try:
         with partial.open("ab") as file:
-            if size:
-                os.posix_fallocate(file.fileno(), 0, size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, max(size, 1))
+            except OSError as error:
+                # Some file systems cannot; on these a full disk shows later.
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    raise
             os.ftruncate(file.fileno(), size)
     except OSError:
         if not journal_path(partial).exists():

@@ -30,6 +30,9 @@ COMMANDS = {
     ),
     "env": Entry("kvreg.commands.env", "Print what activates a staged runtime, as shell exports."),
     "run": Entry("kvreg.commands.run", "Run a command with a staged runtime."),
+    "serve": Entry(
+        "kvreg.commands.serve", "Serve a model with upstream's OpenAI-compatible server."
+    ),
     "remove": Entry("kvreg.commands.remove", "Remove staged runtimes, and say what that freed."),
     "gc": Entry(
         "kvreg.commands.gc",

@@ -22,7 +22,7 @@ _TORCH = ("torch", "torch_cuda", "cxx11_abi")
 _PYTHON = ("python", "python_tag")
 _SYSTEM = ("glibc", "glibcxx", "cxxabi", "arch")
 # Wheels of these recipes hold code that is linked against torch.
-_LINKS_TORCH = ("vllm", "adopt")
+_LINKS_TORCH = ("vllm", "adopt", "thin")
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,12 @@ def settle(folder: Path) -> None:
             (folder / _MARK).unlink()
 
 
+def unsettle(folder: Path) -> None:
+    """Say that a runtime was found to differ: the next pull hashes it, and makes it anew."""
+    with contextlib.suppress(OSError):
+        (folder / _MARK).write_text("found to differ")
+
+
 def remove(folder: Path) -> None:
     """Remove a directory, if it is there."""
     if folder.exists():

@@ -175,6 +175,8 @@ def _orphans(home: Home) -> Iterator[Path]:
     """Compiled files whose source is not there any more."""
     for root, _, names in os.walk(home.pycache):
         source = Path("/") / Path(root).relative_to(home.pycache)
+        # As Python's own prefix arranges them, and as the start-up hook of runtimes does.
+        source = source.parent if source.name == "__pycache__" else source
         for name in names:
             # module.cpython-312.pyc, module.cpython-312.opt-1.pyc
             module = name.rpartition(".cpython-")[0]

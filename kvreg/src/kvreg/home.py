@@ -61,7 +61,7 @@ class Home:
 
     @property
     def pycache(self) -> Path:
-        """Where compiled files go (``PYTHONPYCACHEPREFIX``), by the path of their source."""
+        """Where compiled files of staged runtimes go, by the path of their source."""
         return self.root / "pycache"
 
     def compiled(self, folder: Path) -> Path:

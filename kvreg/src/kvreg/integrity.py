@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvreg.cores import usable_cores
+from kvreg.durability import is_settled, settle
 from kvreg.errors import VerificationError
 from kvreg.runtime import Runtime
 from kvreg.wheel.record import RecordRow, read_record
@@ -64,8 +65,8 @@ def check_runtime(
     runtime.profile()
     expected = expected_rows(runtime)
     found = {
-        f"{_prefix(place, runtime)}{path}": status
-        for place in runtime.places
+        f"{prefix}{path}": status
+        for place, prefix in ((place, _prefix(place, runtime)) for place in runtime.places)
         for path, status in _walk(place)
     }
     likely, changed = [], []
@@ -84,6 +85,19 @@ def check_runtime(
         changed=tuple(sorted(changed)),
         missing=tuple(sorted(expected.keys() - found.keys())),
     )
+
+
+def require_settled(runtime: Runtime) -> None:
+    """Hash a runtime that a crash of the machine may have damaged, before it is used again.
+
+    Does nothing but look otherwise. Raises `VerificationError` when it is damaged.
+    """
+    if is_settled(runtime.folder):
+        return
+    report = check_runtime(runtime)
+    if report.missing or report.changed:
+        raise _altered(runtime, "the machine crashed before all of it was on the disk")
+    settle(runtime.folder)
 
 
 def expected_rows(runtime: Runtime) -> dict[str, RecordRow]:

@@ -80,6 +80,8 @@ class Keeper:
     def run(self, command: "list[str]") -> int:
         """Start the command, keep it, stop what is left; returns the exit status to end with."""
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # An owner's thread may block signals, and what it starts would too: workers of Ray do.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._ask("stop"))
         # A handler must exist for the wake-up byte to be written.

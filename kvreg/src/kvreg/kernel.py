@@ -143,7 +143,7 @@ def deactivate() -> tuple[str, ...]:
     for path in done.inserted:
         while path in sys.path:
             sys.path.remove(path)
-    startup.remove_hook()
+    startup.restore()
     prefixes = tuple(f"{path}{os.sep}" for path in done.activation.paths)
     for path in list(sys.path_importer_cache):
         if f"{path}{os.sep}".startswith(prefixes):

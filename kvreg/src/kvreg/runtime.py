@@ -10,7 +10,8 @@ from typing import Any
 
 from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.home import Home
-from kvreg.model.digest import is_digest
+from kvreg.model.canonical import canonical_json
+from kvreg.model.digest import is_digest, sha256_bytes
 from kvreg.model.profile import Profile, profile_from_canonical
 from kvreg.signatures import Signature
 
@@ -107,17 +108,20 @@ class Runtime:
         (self.folder / PROFILE_FILE).write_bytes(profile.canonical())
 
     def _text(self) -> str:
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        tree = self.to_dict()
+        # Not against an attacker, who could compute it as well: a flipped bit is found and named.
+        tree["digest"] = _own_digest(tree)
+        return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
     def profile(self) -> Profile:
         """The profile that the runtime was staged for; `VerificationError` if it was changed."""
         try:
-            profile = profile_from_canonical((self.folder / PROFILE_FILE).read_bytes())
+            raw = (self.folder / PROFILE_FILE).read_bytes()
         except FileNotFoundError:
             raise _damaged(self.folder, f"{PROFILE_FILE} is missing") from None
-        if profile.digest != self.profile_digest:
-            raise _damaged(self.folder, f"{PROFILE_FILE} is of another profile")
-        return profile
+        if sha256_bytes(raw) != self.profile_digest:
+            raise _damaged(self.folder, f"{PROFILE_FILE} was changed")
+        return profile_from_canonical(raw)
 
 
 def read_runtime(folder: Path) -> Runtime:
@@ -127,6 +131,8 @@ def read_runtime(folder: Path) -> Runtime:
         tree = json.loads(path.read_bytes())
         if tree["schema"] != SCHEMA:
             raise _damaged(folder, f"{RUNTIME_FILE} has schema {tree['schema']}")
+        if tree.pop("digest") != _own_digest(tree):
+            raise _damaged(folder, f"{RUNTIME_FILE} was changed")
         runtime = Runtime(
             folder=folder,
             profile_name=str(tree["profile"]["name"]),
@@ -149,6 +155,11 @@ def read_runtime(folder: Path) -> Runtime:
     if not is_digest(runtime.profile_digest) or not is_digest(runtime.manifest_digest):
         raise _damaged(folder, f"{RUNTIME_FILE} has a malformed digest")
     return runtime
+
+
+def _own_digest(tree: Mapping[str, Any]) -> str:
+    """The digest of what ``runtime.json`` says besides it."""
+    return sha256_bytes(canonical_json(tree))
 
 
 def staged_folders(home: Home) -> Iterator[Path]:

@@ -11,10 +11,10 @@ try:
     from tomllib import TOMLDecodeError, loads
 except ModuleNotFoundError:  # CPython 3.10
     try:
-        from tomli import TOMLDecodeError, loads
+        from tomli import TOMLDecodeError, loads  # type: ignore[import-not-found, no-redef]
     except ModuleNotFoundError:
         try:
-            from pip._vendor.tomli import TOMLDecodeError, loads
+            from pip._vendor.tomli import TOMLDecodeError, loads  # type: ignore[assignment]
         except ModuleNotFoundError:
             TOMLDecodeError = ValueError  # type: ignore[assignment, misc]
 

@@ -48,7 +48,7 @@ def locate(runtime: Runtime, name: str, profile: str) -> tuple[Location, ...]:
     relative to the runtime. Raises `NotFoundError`.
     """
     found = [
-        Location(kind, runtime.site / path, wheel.filename, use, hides)
+        Location(kind, runtime.place(wheel.role) / path, wheel.filename, use, hides)
         for path, wheel in _files(runtime)
         for kind, use, hides in _meanings(path, name, profile, wheel)
     ]
@@ -64,7 +64,8 @@ def locate(runtime: Runtime, name: str, profile: str) -> tuple[Location, ...]:
 
 def _files(runtime: Runtime) -> Iterator[tuple[str, WheelEntry]]:
     for wheel in runtime.wheels:
-        rows, _ = read_record((runtime.site / wheel.record).read_bytes(), wheel.record)
+        record = runtime.place(wheel.role) / wheel.record
+        rows, _ = read_record(record.read_bytes(), wheel.record)
         yield from ((path, wheel) for path in rows)
 
 

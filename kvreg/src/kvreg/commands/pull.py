@@ -39,6 +39,11 @@ UNCHECKED = "not checked: no key was given"
     help="Refuse what this public key (a .pub file) has not signed."
     " Default: $KVREG_VERIFY_KEY, else verify-key of the settings file.",
 )
+@click.option(
+    "--any-host",
+    is_flag=True,
+    help="Stage it even if this Python cannot load it: for another machine.",
+)
 @home_option
 @timeout_option
 @json_option
@@ -50,6 +55,7 @@ def command(
     lock: Path | None,
     no_lock: bool,
     verify_key: str | None,
+    any_host: bool,
     home: Path | None,
     timeout: float,
     as_json: bool,
@@ -84,6 +90,7 @@ def command(
         target=wanted_target(registry),
         reporter=Reporter(note=note, bar=progress),
         keys=keys,
+        any_host=any_host,
     )
     emit(found, as_json, lambda acquired: _text(acquired, profile))
 
@@ -113,6 +120,12 @@ def _text(acquired: Acquired, profile: str) -> str:
         f"  files     {runtime.files} ({human_bytes(runtime.bytes)})",
         f"  in        {runtime.folder}",
     ]
+    if (work := acquired.pulled.work) is not None:
+        lines.append(
+            f"  received  {human_bytes(work.received)}; unpacked by {work.workers} threads with"
+            f" {work.inflate} {work.inflate_version}"
+            + (f"; {human_bytes(work.reused)} from earlier runtimes" if work.reused else "")
+        )
     if (lock := acquired.lock) is not None:
         what = "written" if lock.written else "as it was"
         if lock.moved and lock.previous is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from kvreg.activation import find_runtime
-from kvreg.commands.options import home_option
+from kvreg.commands.options import home_option, profile_argument
 from kvreg.console import emit, handled, human_bytes, json_option, progress
+from kvreg.durability import unsettle
 from kvreg.errors import VerificationError
 from kvreg.home import Home
 from kvreg.integrity import IntegrityReport, check_runtime
@@ -16,14 +17,15 @@ _SHOWN = 20
 
 
 @click.command("verify")
-@click.argument("profile")
+@profile_argument
 @home_option
 @json_option
 @handled
 def command(profile: str, home: Path | None, as_json: bool) -> None:
     """Rehash everything that is staged for a profile and name what differs.
 
-    Ends with 1 when a file was added, changed or removed since it was staged.
+    Ends with 1 when a file was added, changed or removed since it was staged. The next pull makes
+    the runtime anew then; until that, it is as it was found.
 
     \b
     Examples:
@@ -35,6 +37,7 @@ def command(profile: str, home: Path | None, as_json: bool) -> None:
         report = check_runtime(runtime, progress=bar.update)
     emit(report, as_json, _text)
     if not report.ok:
+        unsettle(runtime.folder)
         sys.exit(VerificationError.exit_code)
 
 

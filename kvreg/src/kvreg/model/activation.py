@@ -15,11 +15,17 @@ In ``profile.toml``::
     [overlay]
     extras = ["bench"]                       # of the runtime's wheel
     exclude_newer = "2026-05-23"             # resolve as of that day, 00:00 UTC
+    exclude_newer_package = { xgrammar = "2026-09-10" }  # but these as of theirs
     [[overlay.omission]]
     name = "flashinfer-python"
     reason = "no kernels for this architecture"
+    [[overlay.omission]]
+    name = "apache-tvm-ffi"
+    direct = true                            # only the wheel's own requirement of it
+    reason = "the pin is FlashInfer's"
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -69,26 +75,45 @@ class Settings:
 
 @dataclass(frozen=True)
 class Omitted:
-    """A requirement of the runtime that its overlay leaves out on purpose."""
+    """A requirement of the runtime that its overlay leaves out on purpose.
+
+    The package is left out, whoever needs it; if `direct`, only the wheel's own requirement is.
+    """
 
     name: str
     reason: str
+    direct: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table of the profile, `direct` only where it is true."""
+        tree: dict[str, Any] = {"name": self.name, "reason": self.reason}
+        return tree | ({"direct": True} if self.direct else {})
 
 
 @dataclass(frozen=True)
 class OverlayPolicy:
-    """What the overlay is resolved from. `exclude_newer` is a date in UTC, or ``""``."""
+    """What the overlay is resolved from.
+
+    `exclude_newer` is a date in UTC, or ``""``; `exclude_newer_package` the dates of packages that
+    have one of their own.
+    """
 
     extras: tuple[str, ...] = ()
     exclude_newer: str = ""
     omissions: tuple[Omitted, ...] = ()
+    exclude_newer_package: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The table of the profile."""
         return {
             "extras": list(self.extras),
             "exclude_newer": self.exclude_newer,
-            "omission": [asdict(item) for item in self.omissions],
+            "omission": [item.to_dict() for item in self.omissions],
+            **(
+                {"exclude_newer_package": dict(self.exclude_newer_package)}
+                if self.exclude_newer_package
+                else {}
+            ),
         }
 
 
@@ -110,6 +135,7 @@ def read_overlay(table: TableReader) -> OverlayPolicy | None:
         extras=table.texts("extras", _PACKAGE, "an extra of the wheel", minimum=0),
         exclude_newer=table.text("exclude_newer", rf"(?:{_DATE})?", "a date yyyy-mm-dd, or ''"),
         omissions=tuple(_omitted(item) for item in table.tables("omission")),
+        exclude_newer_package=_dates(table),
     )
     table.finish()
     return policy
@@ -142,6 +168,15 @@ def _omitted(table: TableReader) -> Omitted:
     omitted = Omitted(
         name=table.text("name", _PACKAGE, "a canonical distribution name"),
         reason=table.text("reason"),
+        direct="direct" in table.names() and table.flag("direct"),
     )
     table.finish()
     return omitted
+
+
+def _dates(table: TableReader) -> dict[str, str]:
+    dates = table.mapping("exclude_newer_package", _PACKAGE, "a canonical distribution name")
+    for name, value in dates.items():
+        if re.fullmatch(_DATE, value) is None:
+            table.report(f"exclude_newer_package.{name}", "no date", expected="yyyy-mm-dd")
+    return dates

@@ -31,7 +31,7 @@ from kvreg.model.schema import TableReader
 SCHEMA = 1
 PROFILE_FILE = "profile.toml"
 ROLES = ("native", "probe")
-RECIPES = ("vllm", "probe", "adopt")
+RECIPES = ("vllm", "probe", "adopt", "thin")
 EARLIEST_EPOCH = 315_532_800
 """1980-01-01, the earliest time that a wheel (a zip file) can hold."""
 
@@ -42,6 +42,7 @@ _VERSION = r"[0-9][0-9A-Za-z.!]*(?:\+[0-9a-z]+(?:[._-][0-9a-z]+)*)?"
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _NUMBERS = r"\d+(?:\.\d+)*"
 _FILE = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_MEMBER = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*"
 _KEY = r"[a-z][a-z0-9_-]*"
 
 
@@ -73,10 +74,22 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Omission:
-    """Something of upstream's that the build leaves out on purpose."""
+    """Something of upstream's that the build leaves out on purpose.
+
+    Of a wheel that is thinned, `empty` are members that lose their device code and `drop` members
+    that go, by their paths.
+    """
 
     name: str
     reason: str
+    empty: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table of the profile; paths only where there are any."""
+        tree: dict[str, Any] = {"name": self.name, "reason": self.reason}
+        paths = {key: list(getattr(self, key)) for key in ("empty", "drop")}
+        return tree | {key: value for key, value in paths.items() if value}
 
 
 @dataclass(frozen=True)
@@ -162,7 +175,7 @@ class Profile:
                 "toolchains": list(build.toolchains),
                 "source_date_epoch": build.source_date_epoch,
                 "environment": dict(build.environment),
-                "omission": [asdict(omission) for omission in build.omissions],
+                "omission": [omission.to_dict() for omission in build.omissions],
                 "limits": {
                     item.name: getattr(build.limits, item.name) for item in fields(build.limits)
                 },
@@ -319,9 +332,20 @@ def _build(table: TableReader) -> Build:
 
 
 def _omission(table: TableReader) -> Omission:
-    omission = Omission(name=table.text("name"), reason=table.text("reason"))
+    omission = Omission(
+        name=table.text("name"),
+        reason=table.text("reason"),
+        empty=_members(table, "empty"),
+        drop=_members(table, "drop"),
+    )
     table.finish()
     return omission
+
+
+def _members(table: TableReader, key: str) -> tuple[str, ...]:
+    if key not in table.names():
+        return ()
+    return table.texts(key, _MEMBER, "the path of a member of the wheel")
 
 
 def _limits(table: TableReader) -> Limits:

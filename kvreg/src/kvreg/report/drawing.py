@@ -51,16 +51,39 @@ def style() -> Iterator[Any]:
 
 def rendered(figure: Any) -> dict[str, bytes]:
     """The figure as ``svg`` and ``png``, without dates, versions or random names."""
-    formats = {
+    formats: dict[str, dict[str, Any]] = {
         "svg": {"metadata": {"Date": None, "Creator": None}},
         "png": {"metadata": {"Software": None}, "dpi": 150},
     }
     files = {}
     for name, options in formats.items():
         out = io.BytesIO()
-        figure.savefig(out, format=name, bbox_inches="tight", **options)
+        figure.savefig(out, format=name, **options)
         files[name] = out.getvalue()
     return files
+
+
+def canvas(make: Any, width: float, height: float, rows: int, columns: int) -> tuple[Any, Any]:
+    """A figure of that many inches and its grid of axes, with room for a legend and a stamp.
+
+    Places are set, not searched for: that halves the time of a figure.
+    """
+    figure = make(figsize=(width, height))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left=0.72 / width,
+        right=1 - 0.1 / width,
+        top=1 - 0.62 / height,
+        bottom=0.62 / height,
+        wspace=0.24,
+        hspace=0.46,
+    )
+    return figure, grid
+
+
+def stamp(figure: Any, text: str) -> None:
+    """A line at the foot."""
+    figure.text(0.008, 0.05 / figure.get_figheight(), text, fontsize=6.5, color=SOFT)
 
 
 def literal(text: object) -> str:
@@ -82,8 +105,4 @@ def gated_levels(axes: Any, levels: list[int]) -> None:
         axes.axvspan(
             level / 1.25, level * 1.25, facecolor="#fbeccf", edgecolor=GATED, hatch="////",
             linewidth=0, zorder=0,
-        )  # fmt: skip
-        axes.annotate(
-            "✕ gated", (level, 0.97), xycoords=("data", "axes fraction"), ha="center", va="top",
-            fontsize=7, color=GATED, rotation=90,
         )  # fmt: skip

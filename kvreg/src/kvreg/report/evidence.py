@@ -26,8 +26,8 @@ class Evidence:
     """Everything that a report may say.
 
     `analysis` is an `Analysis.to_dict`, `cells` the canonical cell table as CSV, `communication`
-    are results of `kvreg.nccl.fit.analyse` by file name, `facts` the host's facts where they are
-    known, `boundary_mib` the memory boundary of each GPU.
+    are results of `kvreg.nccl.fit.analyse` by file name, `facts` the host's facts and `cost` a
+    `kvreg.report.cost.cost_of` where they are known, `boundary_mib` the memory boundary per GPU.
     """
 
     title: str
@@ -35,6 +35,7 @@ class Evidence:
     cells: str
     communication: tuple[tuple[str, Data], ...] = ()
     facts: Data | None = None
+    cost: Data | None = None
     boundary_mib: float | None = None
     simulated: bool = False
     raw_files: tuple[RawFile, ...] = ()
@@ -71,6 +72,7 @@ def gather(
     from kvreg.analysis.table import cells_csv, read_evidence
     from kvreg.nccl.fit import analyse
     from kvreg.nccl.record import read_record
+    from kvreg.report.cost import cost_of
 
     table = read_evidence(source)
     analysis = analyze(table).to_dict()
@@ -83,12 +85,19 @@ def gather(
         cells=cells_csv(table.rows),
         communication=tuple((path.name, analyse(record)) for path, record in records),
         facts=_json(source / "facts.json") or None if source.is_dir() else None,
+        cost=cost_of(source) if source.is_dir() else None,
         boundary_mib=boundary,
         simulated=simulated
-        or bool(recorded.get("simulated"))
+        or _says_simulated(recorded)
         or any(record.simulated for _, record in records),
         raw_files=(*_raw_files(source), *(_raw_file(path, path.name) for path in communication)),
     )
+
+
+def _says_simulated(identity: Data) -> bool:
+    """Whether a sweep's identity, or the version of its engine, calls itself simulated."""
+    version = (identity.get("engine") or {}).get("version")
+    return bool(identity.get("simulated")) or str(version or "").startswith("simulated")
 
 
 def _raw_files(source: Path) -> list[RawFile]:

@@ -1,8 +1,10 @@
 """The figures of a report, as SVG and PNG."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kvreg.nccl.design import human_size
 from kvreg.report.drawing import (
     COLOURS,
     DASHES,
@@ -10,10 +12,12 @@ from kvreg.report.drawing import (
     PAYS,
     SIGNS,
     SOFT,
+    canvas,
     concurrency_axis,
     gated_levels,
     literal,
     rendered,
+    stamp,
     style,
 )
 from kvreg.report.evidence import Data, Evidence
@@ -22,12 +26,16 @@ from kvreg.report.wording import answer
 
 Make = Callable[..., Any]
 
+_FILLS = {"pays": "#dff1e9", "gated": "#fbeccf", "never": "#efede7", "unknown": "white"}
+_INKS = {"pays": PAYS, "gated": GATED, "never": "#4f5860", "unknown": SOFT}
+_PREFIXES = {"pays": "▲ ", "gated": "✕ ", "never": "\N{EN DASH} ", "unknown": ""}
+
 
 def figures(evidence: Evidence) -> Iterator[tuple[str, bytes]]:
     """Every figure that the evidence has data for: (file name, bytes)."""
     with style() as make:
         for name, figure in _drawn(evidence, make):
-            for kind, data in rendered(_marked(figure, evidence)).items():
+            for kind, data in rendered(figure).items():
                 yield f"{name}.{kind}", data
 
 
@@ -39,40 +47,45 @@ def figure_count(evidence: Evidence) -> int:
 def _drawn(evidence: Evidence, make: Make) -> Iterator[tuple[str, Any]]:
     analysis = evidence.analysis
     measured = {name for arm in analysis["arms"] for name in arm["metrics"]}
+    source = _source(evidence)
     for metric, name in (
         (analysis["primary_metric"], "throughput"),
         ("ttft_ms", "ttft"),
         ("tpot_ms", "tpot"),
     ):
         if metric in measured:
-            yield name, _against_concurrency(evidence, make, metric)
+            yield name, _stamped(_against_concurrency(evidence, make, metric), source)
     if analysis["crossovers"]:
-        yield "crossovers", _crossovers(evidence, make)
+        yield "crossovers", _stamped(_crossovers(evidence, make), source)
     if any(arm["max_gpu_memory_mib"] for arm in analysis["arms"]):
-        yield "memory", _memory(evidence, make)
+        yield "memory", _stamped(_memory(evidence, make), source)
     for number, (_, result) in enumerate(evidence.communication, start=1):
         suffix = "" if len(evidence.communication) == 1 else f"-{number}"
-        yield f"communication{suffix}", _communication(result, make)
+        said = f"design {result['design_digest'].removeprefix('sha256:')[:16]}"
+        said = f"SIMULATED DATA  {said}" if result["simulated"] else said
+        yield f"communication{suffix}", _stamped(_communication(result, make), said)
 
 
-def _marked(figure: Any, evidence: Evidence) -> Any:
-    """A figure that leaves its report still says what it came from."""
+def _source(evidence: Evidence) -> str:
+    """What a figure that leaves its report still says that it came from."""
     identity = evidence.analysis["identity"]
     known = [
         f"{name} {str(identity[name]).removeprefix('sha256:')[:16]}"
         for name in ("artifact", "plan", "facts", "cells")
         if identity.get(name)
     ]
-    text = "  ".join(["SIMULATED DATA" if evidence.simulated else "", *known]).strip()
-    figure.text(0.0, -0.015, text, fontsize=6.5, color=SOFT, ha="left", va="top")
+    return "  ".join([*(["SIMULATED DATA"] if evidence.simulated else []), *known])
+
+
+def _stamped(figure: Any, text: str) -> Any:
+    stamp(figure, text)
     return figure
 
 
 def _grid(evidence: Evidence, make: Make) -> tuple[Any, Any, list[str], list[str]]:
     models, workloads = evidence.analysis["design"]["models"], evidence.workloads()
-    size = (3.1 * len(workloads) + 0.4, 2.1 * len(models) + 0.5)
-    figure = make(figsize=size, layout="constrained")
-    axes = figure.subplots(len(models), len(workloads), squeeze=False)
+    size = (3.0 * len(workloads) + 0.8, 2.1 * len(models) + 0.6)
+    figure, axes = canvas(make, *size, len(models), len(workloads))
     return figure, axes, models, workloads
 
 
@@ -87,9 +100,18 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
             arms = _arms(analysis, model, workload)
             levels = sorted({arm["concurrency"] for arm in arms}) or [1, 2]
             for index, tp in enumerate(analysis["design"]["tp"]):
-                found = [arm for arm in arms if arm["tp"] == tp and metric in arm["metrics"]]
+                # What stayed below the boundary is no fair sample of an arm that passed it.
+                found = [
+                    arm
+                    for arm in arms
+                    if arm["tp"] == tp
+                    and metric in arm["metrics"]
+                    and "RESOURCE_GATED" not in arm["states"].values()
+                ]
                 if found:
-                    handles[f"TP{tp}"] = _arm_curve(axes, found, metric, index)
+                    handles[f"TP{tp}"] = _arm_curve(
+                        axes, found, metric, index, intervals=analysis["label"] is None
+                    )
             gated_levels(axes, _gated(analysis, model, workload))
             _crossover_line(axes, analysis, model, workload, metric)
             concurrency_axis(axes, levels)
@@ -100,17 +122,15 @@ def _against_concurrency(evidence: Evidence, make: Make, metric: str) -> Any:
             if row == len(models) - 1:
                 axes.set_xlabel("concurrency")
     if handles:
-        figure.legend(
-            list(handles.values()), list(handles), loc="outside upper right", ncols=len(handles)
-        )
+        figure.legend(list(handles.values()), list(handles), loc="upper right", ncols=len(handles))
     return figure
 
 
-def _arm_curve(axes: Any, arms: list[Data], metric: str, index: int) -> Any:
+def _arm_curve(axes: Any, arms: list[Data], metric: str, index: int, *, intervals: bool) -> Any:
     x = [arm["concurrency"] for arm in arms]
     y = [arm["metrics"][metric]["mean"] for arm in arms]
     bounds = [
-        arm["metrics"][metric]["interval"] or [mean, mean]
+        (arm["metrics"][metric]["interval"] if intervals else None) or [mean, mean]
         for arm, mean in zip(arms, y, strict=True)
     ]
     errors = [
@@ -124,15 +144,19 @@ def _arm_curve(axes: Any, arms: list[Data], metric: str, index: int) -> Any:
 
 
 def _crossover_line(axes: Any, analysis: Data, model: str, workload: str, metric: str) -> None:
+    """The first sustained favourable level as a line, and the answer at the head."""
     for found in analysis["all_crossovers"]:
         same = (found["model"], found["workload"], found["metric"]) == (model, workload, metric)
-        first = found["first_sustained_favorable"]
-        if same and _of_first_pair(analysis, found) and isinstance(first, int):
-            axes.axvline(first, color=PAYS, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1)
-            axes.annotate(
-                f"▲ from {first}", (first, 1.0), xycoords=("data", "axes fraction"), fontsize=7,
-                color=PAYS, ha="right", va="top", rotation=90,
-            )  # fmt: skip
+        if same and _of_first_pair(analysis, found):
+            said = answer(found, {})
+            axes.set_title(
+                _PREFIXES[said.kind] + said.large, loc="right", color=_INKS[said.kind], fontsize=8
+            )
+            if isinstance(found["first_sustained_favorable"], int):
+                axes.axvline(
+                    found["first_sustained_favorable"], color=PAYS, linestyle=(0, (4, 3)),
+                    linewidth=1.1, zorder=1,
+                )  # fmt: skip
 
 
 def _crossovers(evidence: Evidence, make: Make) -> Any:
@@ -141,13 +165,10 @@ def _crossovers(evidence: Evidence, make: Make) -> Any:
     models, workloads = analysis["design"]["models"], evidence.workloads()
     found = {(entry["model"], entry["workload"]): entry for entry in analysis["crossovers"]}
     figure = make(figsize=(2.3 * len(workloads) + 2.6, 0.62 * len(models) + 1.0))
-    axes = figure.add_axes((0, 0, 1, 1))
+    axes = figure.add_axes((0, 0.08, 1, 0.92))
     axes.set_axis_off()
     axes.set(xlim=(-1.15, len(workloads)), ylim=(len(models), -0.75))
     shapes = analysis["design"]["workloads"]
-    fills = {"pays": "#dff1e9", "gated": "#fbeccf", "never": "#efede7", "unknown": "white"}
-    inks = {"pays": PAYS, "gated": GATED, "never": "#4f5860", "unknown": SOFT}
-    prefix = {"pays": "▲ ", "gated": "✕ ", "never": "– ", "unknown": ""}
     for column, workload in enumerate(workloads):
         tokens = f"{shapes[workload]['input_tokens']} in, {shapes[workload]['output_tokens']} out"
         axes.text(
@@ -161,13 +182,14 @@ def _crossovers(evidence: Evidence, make: Make) -> Any:
             if entry is None:
                 axes.text(column + 0.5, row + 0.5, "not compared", ha="center", va="center")
                 continue
-            said = answer(entry, analysis["design"]["concurrencies"])
+            said = answer(entry, {})
             axes.add_patch(
-                _box(column, row, fills[said.kind], inks[said.kind], said.kind != KIND_PAYS)
+                _box(column, row, _FILLS[said.kind], _INKS[said.kind], said.kind != KIND_PAYS)
             )
             axes.text(
-                column + 0.5, row + 0.5, prefix[said.kind] + said.large, ha="center", va="center",
-                fontsize=10, fontweight="bold", color=inks[said.kind],
+                column + 0.5, row + 0.5, _PREFIXES[said.kind] + said.large,
+                ha="center", va="center",
+                fontsize=10, fontweight="bold", color=_INKS[said.kind],
             )  # fmt: skip
     return figure
 
@@ -215,15 +237,15 @@ def _memory(evidence: Evidence, make: Make) -> Any:
                 axes.set_ylabel("MiB per GPU")
             if row == len(models) - 1:
                 axes.set_xlabel("concurrency")
-    figure.legend(list(seen.values()), list(seen), loc="outside upper right", ncols=len(seen))
+    figure.legend(list(seen.values()), list(seen), loc="upper right", ncols=len(seen))
     return figure
 
 
 def _communication(result: Data, make: Make) -> Any:
     import numpy as np
 
-    figure = make(figsize=(9, 3.6), layout="constrained")
-    time_axes, band_axes = figure.subplots(1, 2)
+    figure, grid = canvas(make, 9, 3.8, 1, 2)
+    time_axes, band_axes = grid[0]
     factor = result["bus_factor"]
     for index, (timer, entry) in enumerate(result["timers"].items()):
         if not entry["available"]:
@@ -247,9 +269,13 @@ def _communication(result: Data, make: Make) -> Any:
     where = f"{design['ranks']} ranks, {design['backend']}"
     where += "" if design["peer"] else ", peer access off"
     where += ", simulated" if result["simulated"] else ""
+    sizes = sorted(design["payloads"])
+    ticks = sizes[:: math.ceil(len(sizes) / 6)]
     for axes, title in ((time_axes, "Time of one all-reduce"), (band_axes, "Bus bandwidth")):
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("bytes per rank")
+        axes.set_xticks(ticks, [human_size(size) for size in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("payload per rank")
         axes.set_title(f"{title} ({where})", loc="left")
     time_axes.set_yscale("log")
     time_axes.set_ylabel("µs")

@@ -14,6 +14,7 @@ from typing import Any
 
 from kvreg import __version__
 from kvreg.report import sections
+from kvreg.report.answers import verdicts
 from kvreg.report.evidence import Evidence
 
 STYLES = ("base.css", "verdicts.css", "charts.css", "print.css")
@@ -31,7 +32,8 @@ def page(evidence: Evidence) -> str:
     script = "\n".join(map(_asset, SCRIPTS))
     values = {
         "policy": html.escape(
-            f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+            f"default-src 'none'; img-src data:; style-src '{_hash(style)}';"
+            f" script-src '{_hash(script)}';"
             " base-uri 'none'; form-action 'none'"
         ),
         "title": html.escape(f"{evidence.title} · kvreg sweep report"),
@@ -40,9 +42,10 @@ def page(evidence: Evidence) -> str:
         "script": script,
         "banners": sections.banners(evidence),
         "summary": sections.summary(evidence),
-        "verdicts": sections.verdicts(evidence),
+        "verdicts": verdicts(evidence),
         "limits": sections.limits(evidence),
         "identity": sections.identity(evidence),
+        "cost": sections.cost(evidence),
         "method": sections.method(evidence),
         "files": sections.raw_files(evidence),
         "files_count": str(len(evidence.raw_files)),

@@ -1,11 +1,13 @@
-"""The parts of the page that need no script: head, verdicts, identity, method, raw files."""
+"""The parts of the page that need no script: head, identity, limits, cost, method, raw files."""
 
-from collections.abc import Iterator
 from typing import Any
 
+from kvreg.report.cost import PHASES
 from kvreg.report.evidence import Data, Evidence
 from kvreg.report.markup import Child, Markup, element, join
-from kvreg.report.wording import SYMBOLS, answer, headline, limitations
+from kvreg.report.wording import headline, limitations, pending_cells
+
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 _DIGESTS = {
     "artifact": "runtime artifact",
@@ -14,6 +16,16 @@ _DIGESTS = {
     "profile": "profile",
     "ledger": "ledger",
     "cells": "cell table",
+}
+_RULES = {
+    "sustained": "Crossover",
+    "gated": "Gated",
+    "missing": "Missing",
+    "replication": "Replication",
+    "holm": "Holm",
+    "detectable": "Detectable",
+    "moderated": "Cross-check",
+    "descriptive": "Descriptive",
 }
 _UNKNOWN = "not recorded"
 
@@ -26,7 +38,7 @@ def banners(evidence: Evidence) -> Markup:
         text = "Simulated data. No GPU produced these numbers; they show the method, not a machine."
         found.append(element("p", {"class": "banner simulated", "role": "note"}, text))
     if pending:
-        text = f"Unfinished sweep: {pending} planned cells have no result yet."
+        text = f"Unfinished sweep: {pending_cells(pending)} no result yet."
         found.append(element("p", {"class": "banner pending", "role": "note"}, text))
     return join(found)
 
@@ -62,132 +74,6 @@ def _singular(count: int, word: str) -> str:
     return word.removesuffix("s") if count == 1 else word
 
 
-def verdicts(evidence: Evidence) -> Markup:
-    """One table of answers per pair of degrees and metric; scripts show one at a time."""
-    analysis = evidence.analysis
-    if analysis["label"] is not None:
-        return _descriptive(evidence)
-    tables = []
-    for number, pair in enumerate(evidence.pairs):
-        for metric in analysis["metrics"]:
-            first = number == 0 and metric == analysis["primary_metric"]
-            tables.append(_verdict_table(evidence, pair, number, metric, hidden=not first))
-    return join(tables)
-
-
-def _verdict_table(
-    evidence: Evidence, pair: Data, number: int, metric: str, *, hidden: bool
-) -> Markup:
-    analysis, workloads = evidence.analysis, evidence.workloads()
-    found = {
-        (entry["model"], entry["workload"]): entry
-        for entry in analysis["all_crossovers"]
-        if entry["metric"] == metric and _same_pair(entry, pair)
-    }
-    marks: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for point in analysis["points"]:
-        if _same_pair(point, pair) and metric in point["metrics"]:
-            key = (point["model"], point["workload"])
-            said = point["metrics"][metric]["verdict"]
-            marks.setdefault(key, []).append((point["concurrency"], said))
-    about = analysis["metrics"][metric]
-    rows = [
-        element(
-            "tr",
-            {},
-            element("th", {"scope": "row"}, model),
-            [
-                _verdict_cell(
-                    found.get((model, name)), sorted(marks.get((model, name), [])), model, name
-                )
-                for name in workloads
-            ],
-        )
-        for model in analysis["design"]["models"]
-    ]
-    caption = (
-        f"First sustained favourable concurrency of TP{pair['candidate_tp']} against"
-        f" TP{pair['baseline_tp']} by {about['label']} ({about['better']} is better)"
-    )
-    return element(
-        "table",
-        {
-            "class": "verdicts",
-            "data-pair": number,
-            "data-metric": metric,
-            "hidden": hidden,
-        },
-        element("caption", {}, caption),
-        element(
-            "thead",
-            {},
-            element("tr", {}, element("th", {"scope": "col"}, "Model"), _shapes(evidence)),
-        ),
-        element("tbody", {}, rows),
-    )
-
-
-def _shapes(evidence: Evidence) -> Iterator[Markup]:
-    shapes = evidence.analysis["design"]["workloads"]
-    for name in evidence.workloads():
-        tokens = f"{shapes[name]['input_tokens']} in, {shapes[name]['output_tokens']} out"
-        yield element("th", {"scope": "col"}, name.replace("_", " "), element("small", {}, tokens))
-
-
-def _verdict_cell(
-    found: Data | None, marks: list[tuple[int, str]], model: str, workload: str
-) -> Markup:
-    if found is None:
-        text = element("span", {"class": "small"}, "not compared")
-        return element("td", {"class": "answer unknown", "data-workload": workload}, text)
-    said = answer(found, [level for level, _ in marks])
-    corrected = found["holm_first_sustained_favorable"]
-    holm = None
-    if corrected != found["first_sustained_favorable"]:
-        holm = element("span", {"class": "small holm"}, f"Holm-corrected: {corrected}")
-    strip = [
-        element(
-            "span",
-            {"class": f"mark {verdict}", "title": f"concurrency {level}: {SYMBOLS[verdict][1]}"},
-            element("i", {"aria-hidden": "true"}, SYMBOLS[verdict][0]),
-            element("b", {}, level),
-            element("span", {"class": "unseen"}, f" {SYMBOLS[verdict][1]}; "),
-        )
-        for level, verdict in marks
-    ]
-    return element(
-        "td",
-        {"class": f"answer {said.kind}", "data-model": model, "data-workload": workload},
-        element("span", {"class": "large"}, said.large),
-        element("span", {"class": "small"}, said.small),
-        holm,
-        element("span", {"class": "strip"}, strip),
-    )
-
-
-def _descriptive(evidence: Evidence) -> Markup:
-    analysis = evidence.analysis
-    rows = [
-        element(
-            "tr",
-            {},
-            element("th", {"scope": "row"}, entry["model"]),
-            element("td", {}, entry["workload"]),
-            element("td", {}, analysis["metrics"][entry["metric"]]["label"]),
-            element("td", {}, str(entry["descriptive_crossover"])),
-        )
-        for entry in analysis["descriptive"]
-    ]
-    head = ("Model", "Workload", "Metric", "Means favourable from")
-    return element(
-        "table",
-        {"class": "plain"},
-        element("caption", {}, f"{analysis['label']}: means without intervals, never an inference"),
-        element("thead", {}, element("tr", {}, [element("th", {"scope": "col"}, n) for n in head])),
-        element("tbody", {}, rows),
-    )
-
-
 def identity(evidence: Evidence) -> Markup:
     """What the numbers came from: digests whole, so that they can be looked up."""
     known = evidence.analysis["identity"]
@@ -209,6 +95,8 @@ def identity(evidence: Evidence) -> Markup:
     if evidence.boundary_mib:
         rows.append(("memory boundary", f"{evidence.boundary_mib:,.0f} MiB per GPU"))
     rows += [("host", text) for text in _host(evidence.facts)]
+    if not rows:
+        return element("p", {}, "Nothing was recorded.")
     return element(
         "dl",
         {"class": "identity"},
@@ -217,21 +105,77 @@ def identity(evidence: Evidence) -> Markup:
 
 
 def _host(facts: Data | None) -> list[str]:
-    """The GPUs and versions in a host's facts, as far as they are there."""
+    """The GPUs, versions and topology in a host's facts (`kvreg.facts`), as far as known."""
     if not facts:
         return []
-    gpus = facts.get("gpus")
-    names: list[str] = []
-    if isinstance(gpus, list):
-        names = [str(gpu.get("name", "GPU")) for gpu in gpus if isinstance(gpu, dict)]
-    found = [f"{names.count(name)} × {name}" for name in sorted(set(names))]
-    parts = {key: facts.get(key) for key in ("python", "torch", "driver")}
-    versions = [
-        f"{key} {part['version']}"
-        for key, part in parts.items()
-        if isinstance(part, dict) and part.get("version")
+    names = [str(gpu.get("name") or "GPU") for gpu in facts.get("gpus") or []]
+    found = [f"{names.count(name)} {TIMES} {name}" for name in sorted(set(names))]
+    links = sorted(
+        {
+            link
+            for row, line in enumerate(facts.get("topology") or [])
+            for column, link in enumerate(line)
+            if row != column
+        }
+    )
+    if links:
+        found.append(f"linked by {' and '.join(links)}")
+    for name, version in (
+        ("driver", (facts.get("driver") or {}).get("version")),
+        ("torch", (facts.get("torch") or {}).get("version")),
+        ("NCCL", ((facts.get("nccl") or {}).get("loaded") or {}).get("version")),
+        ("Python", (facts.get("python") or {}).get("version")),
+    ):
+        if version:
+            found.append(f"{name} {version}")
+    return [", ".join(found)] if found else []
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:,.1f} minutes"
+
+
+def cost(evidence: Evidence) -> Markup:
+    """Wall-clock per cell by phase, as a section of its own; nothing where it is not known."""
+    known = evidence.cost
+    if not known:
+        return Markup("")
+    head = ["Degree", "Cells", *PHASES.values(), "All"]
+    rows = [
+        element(
+            "tr",
+            {},
+            element("th", {"scope": "row"}, f"TP{entry['tp']}"),
+            element("td", {"class": "number"}, entry["cells"]),
+            [
+                element("td", {"class": "number"}, f"{seconds:,.1f}")
+                for seconds in (*entry["mean"].values(), entry["mean_total"])
+            ],
+        )
+        for entry in known["by_tp"]
     ]
-    return [", ".join([*found, *versions])] if found or versions else []
+    cells = [
+        element("th", {"scope": "col", "class": None if index == 0 else "number"}, name)
+        for index, name in enumerate(head)
+    ]
+    broken = f", {known['broken']} attempts cut off" if known["broken"] else ""
+    caption = (
+        f"Mean seconds of a measured cell. All {known['finished']} finished attempts together:"
+        f" {_duration(known['total_s'])}{broken}."
+    )
+    table = element(
+        "table",
+        {"class": "plain"},
+        element("caption", {}, caption),
+        element("thead", {}, element("tr", {}, cells)),
+        element("tbody", {}, rows),
+    )
+    return element(
+        "section",
+        {"id": "cost", "aria-labelledby": "cost-title"},
+        element("h2", {"id": "cost-title"}, "What it cost"),
+        element("div", {"class": "scroll"}, table),
+    )
 
 
 def limits(evidence: Evidence) -> Markup:
@@ -245,11 +189,8 @@ def method(evidence: Evidence) -> Markup:
     """The rules that the verdicts follow, and what did not become one."""
     analysis = evidence.analysis
     rule: dict[str, Any] = dict(analysis["rule"])
-    named = [
-        ("interval", f"{rule['level']:.0%}, {rule['interval']}"),
-        *((name, rule[name]) for name in ("sustained", "gated", "missing", "replication")),
-        *((name, rule[name]) for name in ("holm", "detectable", "moderated", "descriptive")),
-    ]
+    named = [("Interval", f"{rule['level']:.0%}, {rule['interval']}")]
+    named += [(label, rule[name]) for name, label in _RULES.items()]
     parts: list[Child] = [
         element(
             "dl",
@@ -309,7 +250,3 @@ def raw_files(evidence: Evidence) -> Markup:
         element("thead", {}, element("tr", {}, head)),
         element("tbody", {}, rows),
     )
-
-
-def _same_pair(entry: Data, pair: Data) -> bool:
-    return all(entry[key] == pair[key] for key in ("baseline_tp", "candidate_tp"))

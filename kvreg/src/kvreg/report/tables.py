@@ -55,10 +55,12 @@ _FITS = (
 
 
 def arm_means(analysis: Data) -> dict[tuple[str, str, int, int], Data]:
-    """Each arm's metrics by (model, workload, concurrency, tp)."""
+    """Each arm's metrics by (model, workload, concurrency, tp), none for an arm that was gated:
+    the repetitions that stayed below the boundary are no fair sample of it."""
     return {
         (arm["model"], arm["workload"], arm["concurrency"], arm["tp"]): arm["metrics"]
         for arm in analysis["arms"]
+        if "RESOURCE_GATED" not in arm["states"].values()
     }
 
 

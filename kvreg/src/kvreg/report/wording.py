@@ -1,11 +1,13 @@
 """What a report says in words: verdicts that are read at a glance, and what limits them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kvreg.report.evidence import Data, Evidence
 
 PAYS, NEVER, GATED, UNKNOWN = "pays", "never", "gated", "unknown"
+
+MINUS = "\N{MINUS SIGN}"
 
 SYMBOLS = {
     "favourable": ("▲", "favourable"),
@@ -25,22 +27,52 @@ class Answer:
     small: str
 
 
-def answer(found: Data, concurrencies: list[int]) -> Answer:
-    """What an entry of ``crossovers`` says."""
+def answer(
+    found: Data, effects: Mapping[int, float | None], by_means: int | str | None = None
+) -> Answer:
+    """What an entry of ``crossovers`` says.
+
+    `effects` are the relative differences at the tested concurrencies, None where there is no
+    valid one; `by_means` is the descriptive crossover, told where nothing can be inferred.
+    """
     value, candidate = found["first_sustained_favorable"], found["candidate_tp"]
     if isinstance(value, int):
         if found["at_top_of_grid"]:
-            return Answer(PAYS, f"at {value}", f"TP{candidate} pays; nothing larger was tested")
-        return Answer(PAYS, f"from {value}", f"TP{candidate} pays there and above")
+            said = _effect(effects, value) or f"TP{candidate} pays"
+            return Answer(PAYS, f"at {value}", f"{said}; nothing larger was tested")
+        sizes = [
+            text
+            for level in (value, max(effects, default=value))
+            if (text := _effect(effects, level))
+        ]
+        return Answer(
+            PAYS, f"from {value}", ", ".join(sizes) or f"TP{candidate} pays from there on"
+        )
     if value.startswith("RESOURCE_GATED@"):
-        level = value.partition("@")[2]
-        return Answer(GATED, f"gated at {level}", "memory boundary; no comparison at the top")
+        valid = [level for level, effect in effects.items() if effect is not None]
+        below = f"; {_effect(effects, max(valid))} below it" if valid else ""
+        return Answer(GATED, f"gated at {value.partition('@')[2]}", f"memory boundary{below}")
     if not found["estimable"]:
-        return Answer(UNKNOWN, "not estimable", "fewer than two matched repetitions")
+        pattern = f"; by means alone: from {by_means}" if isinstance(by_means, int) else ""
+        return Answer(UNKNOWN, "not estimable", f"fewer than two matched repetitions{pattern}")
     if found["gated_concurrencies"]:
         return Answer(NEVER, "none", "no sustained gain; some levels gated")
-    top = max(concurrencies, default=0)
-    return Answer(NEVER, "none", f"no sustained gain up to {top}")
+    said = _effect(effects, max(effects, default=0))
+    return Answer(NEVER, "none", "no sustained gain" + (f"; {said}" if said else ""))
+
+
+def _effect(effects: Mapping[int, float | None], level: int) -> str:
+    effect = effects.get(level)
+    return "" if effect is None else f"{signed_percent(effect)} at {level}"
+
+
+def signed_percent(share: float) -> str:
+    """A share as a percentage with its sign.
+
+    >>> signed_percent(-0.046)
+    '\N{MINUS SIGN}5%'
+    """
+    return f"{'+' if share >= 0 else MINUS}{abs(share):.0%}"
 
 
 def headline(evidence: Evidence) -> str:
@@ -51,24 +83,44 @@ def headline(evidence: Evidence) -> str:
     crossovers = analysis["crossovers"]
     if not crossovers:
         return "Nothing here could be compared."
-    levels = analysis["design"]["concurrencies"]
     counts = dict.fromkeys((PAYS, NEVER, GATED, UNKNOWN), 0)
     for found in crossovers:
-        counts[answer(found, levels).kind] += 1
+        counts[answer(found, {}).kind] += 1
     pair, total = analysis["pairs"][0], len(crossovers)
+    if counts[UNKNOWN] == total:
+        return (
+            f"No verdict on TP{pair['candidate_tp']} against TP{pair['baseline_tp']}:"
+            " there are fewer than two matched repetitions. Means alone are a pattern."
+        )
     said = [
-        f"pays from some tested concurrency on in {counts[PAYS]}" if counts[PAYS] else "",
-        f"shows no sustained gain in {counts[NEVER]}" if counts[NEVER] else "",
-        f"meets the memory boundary in {counts[GATED]}" if counts[GATED] else "",
-        f"could not be judged in {counts[UNKNOWN]}" if counts[UNKNOWN] else "",
+        f"TP{pair['candidate_tp']} beats TP{pair['baseline_tp']} from some concurrency on in"
+        f" {counts[PAYS] or 'none'} of {total} combination{'' if total == 1 else 's'} of model and"
+        " token shape",
+        f"{counts[NEVER]} {_verb(counts[NEVER], 'show')} no sustained gain",
+        f"{counts[GATED]} {_verb(counts[GATED], 'meet')} the memory boundary",
+        f"{counts[UNKNOWN]} could not be judged",
     ]
-    listed = [part for part in said if part]
-    text = listed[0] if len(listed) == 1 else ", ".join(listed[:-1]) + " and " + listed[-1]
-    subject = "the one combination" if total == 1 else f"the {total} combinations"
-    return (
-        f"By output throughput, TP{pair['candidate_tp']} against TP{pair['baseline_tp']} {text}"
-        f" of {subject} of model and token shape."
-    )
+    kept = [text for text, kind in zip(said, counts, strict=True) if counts[kind] or kind == PAYS]
+    return f"By output throughput, {'; '.join(kept)}."
+
+
+def _verb(count: int, verb: str) -> str:
+    return f"{verb}s" if count == 1 else verb
+
+
+def effects_of(
+    analysis: Data, pair: Data, metric: str
+) -> dict[tuple[str, str], dict[int, float | None]]:
+    """Relative differences by (model, workload) and concurrency; None where gated or missing."""
+    found: dict[tuple[str, str], dict[int, float | None]] = {}
+    for point in analysis["points"]:
+        if all(point[key] == pair[key] for key in ("baseline_tp", "candidate_tp")):
+            judged = point["metrics"].get(metric)
+            if judged is not None:
+                effect = None if point["gated"] else judged["relative"]
+                subject = (point["model"], point["workload"])
+                found.setdefault(subject, {})[point["concurrency"]] = effect
+    return found
 
 
 def limitations(evidence: Evidence) -> list[str]:
@@ -82,7 +134,7 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
         yield "These numbers are simulated: no GPU produced them."
     if identity.get("pending"):
         yield (
-            f"Unfinished: {identity['pending']} planned cells have no result yet;"
+            f"Unfinished: {pending_cells(identity['pending'])} no result yet;"
             " everything here is provisional."
         )
     if identity.get("source") != "sweep":
@@ -93,16 +145,27 @@ def _provenance(evidence: Evidence) -> Iterator[str]:
             yield f"Not recorded with the sweep: {' and '.join(unknown)} digest."
 
 
+def pending_cells(count: int) -> str:
+    """So many planned cells have; the sentence goes on with what they have not."""
+    return "1 planned cell has" if count == 1 else f"{count} planned cells have"
+
+
 def _inference(evidence: Evidence) -> Iterator[str]:
     analysis = evidence.analysis
     if analysis["label"] is not None:
         yield f"{analysis['label']}: repetitions inside one server are no replications."
         return
     levels = ", ".join(map(str, analysis["design"]["concurrencies"]))
-    yield f"A crossover is known as finely as the grid ({levels}): it lies below the level named."
+    yield (
+        f"A crossover is known as finely as the grid ({levels}): it lies between the level named"
+        " and the one below."
+    )
     top = [_subject(found) for found in analysis["crossovers"] if found["at_top_of_grid"]]
     if top:
         yield f"Favourable at the largest level alone, with nothing above: {'; '.join(top)}."
+    if not any(found["estimable"] for found in analysis["crossovers"]):
+        yield "One server for each cell shows a pattern; it is no basis for an inference."
+        return
     changed = [
         _subject(found)
         for found in analysis["crossovers"]

@@ -25,7 +25,7 @@ from kvreg.sources.authentication import Authenticator
 from kvreg.sources.transport import TRANSIENT, Transport, display
 from kvreg.sources.transport import read_small as read_small_body
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 _MAX_PAGES = 100
 _NO_API = frozenset({400, 404, 405, 406, 501})
 _NEXT = re.compile(r"""<([^<>]+)>\s*;\s*rel="?next"?""", re.I)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvreg.activation import find_runtime, variables
+from kvreg.activation import check_environment, find_runtime, variables
+from kvreg.engine import for_command
 from kvreg.errors import KvregError, UsageError
 from kvreg.home import Home
+from kvreg.model.activation import Settings
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import sha256_bytes
 from kvreg.settings import require_trusted, required_keys
@@ -34,6 +36,8 @@ class Engine:
     version: str | None
     artifact: str | None
     profile: str | None
+    rules: Settings = field(default_factory=Settings)
+    """What the profile sets by default, and what it denies."""
 
     def identity(self) -> dict[str, Any]:
         """What goes into ``identity.json``."""
@@ -56,9 +60,9 @@ class Engine:
     def arguments(
         self, plan: Plan, model: str, tp: int, settings: Mapping[str, Setting], port: int
     ) -> list[str]:
-        """The whole command line."""
+        """The whole command line; `ContractError` when it has what the profile denies."""
         chosen = plan.model(model)
-        words = [*self.command, chosen.repository, "--host", HOST, "--port", str(port)]
+        words = ["--host", HOST, "--port", str(port)]
         words += ["--served-model-name", model, "--tensor-parallel-size", str(tp)]
         if chosen.revision != "local":
             words += ["--revision", chosen.revision, "--tokenizer-revision", chosen.revision]
@@ -67,7 +71,37 @@ class Engine:
                 words.append(f"--{name}")
             elif value is not False:
                 words += [f"--{name}", str(value)]
-        return words
+        options = for_command(self.rules, words, "this profile").words
+        return [*self.command, chosen.repository, *options]
+
+    def check(self, plan: Plan) -> None:
+        """Raise `ContractError` when the plan asks for what the profile denies."""
+        for model in plan.models:
+            for load in plan.workloads:
+                self.arguments(plan, model.name, 1, plan.settings(model.name, load.name), 0)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """How the engine was chosen: it is made anew on every machine that serves."""
+
+    profile: str | None
+    command: str | None
+    home: Path | None
+
+    def make(self) -> Engine:
+        """The engine here; `UsageError` when the choice is none."""
+        if self.profile and self.command:
+            raise UsageError("--profile and --engine-command exclude each other")
+        if self.command:
+            return other_engine(self.command)
+        if self.profile:
+            return staged_engine(self.profile, self.home)
+        raise UsageError(
+            "there is no engine",
+            expected="--profile PROFILE, --engine-command CMD or an active runtime",
+            remedy="for instance: --profile t4x2-cu128",
+        )
 
 
 def staged_engine(profile: str, home: Path | None = None) -> Engine:
@@ -75,6 +109,7 @@ def staged_engine(profile: str, home: Path | None = None) -> Engine:
     place = Home.find(home)
     runtime = find_runtime(place, profile)
     require_trusted(runtime, required_keys())
+    check_environment(runtime.profile(), os.environ)
     environment = {**os.environ, **variables(runtime, place, os.environ)}
     version = next((wheel.version for wheel in runtime.wheels if wheel.role == "native"), None)
     return Engine(
@@ -83,6 +118,7 @@ def staged_engine(profile: str, home: Path | None = None) -> Engine:
         version=version,
         artifact=runtime.manifest_digest,
         profile=runtime.profile_digest,
+        rules=runtime.profile().runtime.engine,
     )
 
 
@@ -111,7 +147,9 @@ def cell_environment(
     named = {"KVREG_CELL": cell.id, "KVREG_ATTEMPT": str(attempt)} if cell else {}
     unset = ("KVREG_CELL", "KVREG_ATTEMPT")
     inherited = {key: value for key, value in engine.environment.items() if key not in unset}
-    return {**inherited, **plan.environment, **caches, **named}
+    # So that CUDA counts GPUs as NVML does.
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {**order, **inherited, **plan.environment, **caches, **named}
 
 
 def _version(command: tuple[str, ...]) -> str | None:

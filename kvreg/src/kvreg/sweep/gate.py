@@ -63,18 +63,16 @@ def admit(session: Session, subject: Subject) -> Verdict | None:
     passed = any(event["state"] == COMPATIBLE for event in events)
     if passed and cache.warm:
         return None
-    final = [event for event in events if event["state"] not in (COMPATIBLE, FAILED)]
-    mine = [event for event in events if event["session"] == session.id]
-    if not passed and final:
-        return _blocked(final[-1])
-    if len(mine if passed else events) >= _TRIES:
-        return None if passed else _blocked(events[-1])
-    event = pass_gate(session, subject)
-    if event["state"] == COMPATIBLE or passed:
+    bad = [event for event in events if event["state"] != COMPATIBLE]
+    if passed:
+        if sum(event["session"] == session.id for event in bad) < _TRIES:
+            pass_gate(session, subject)
         return None
-    if event["state"] == FAILED and len(events) + 1 < _TRIES:
-        return admit(session, subject)
-    return _blocked(event)
+    # What failed for no known reason gets another chance; what is known does not change.
+    if bad and (bad[-1]["state"] != FAILED or len(bad) >= _TRIES):
+        return _blocked(bad[-1])
+    event = pass_gate(session, subject)
+    return None if event["state"] == COMPATIBLE else admit(session, subject)
 
 
 def pass_gate(session: Session, subject: Subject) -> Mapping[str, Any]:

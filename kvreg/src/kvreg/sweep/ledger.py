@@ -17,7 +17,7 @@ to again. Events of other names are left to their readers.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,28 +86,15 @@ def read_ledger(path: Path) -> Ledger:
     return _ledger(tuple(_events(whole, path)), torn)
 
 
-class LedgerWriter:
-    """Appends events; each is on the disk when `append` returns.
+class EventLog:
+    """Events in order; a subclass keeps each of them somewhere before it counts."""
 
-    A directory has one writer at a time: the caller holds its lock.
-    """
-
-    def __init__(self, path: Path, session: str) -> None:
-        self.path = path
+    def __init__(self, session: str, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self.session = session
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = not path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        whole, torn = _whole(path.read_bytes())
-        if torn:
-            os.ftruncate(self._file, len(whole))
-        os.fsync(self._file)
-        if new:
-            sync_directory(path.parent)
-        self.events = list(_events(whole, path))
+        self.events = list(events)
 
     def append(self, event: str, **fields: Any) -> Mapping[str, Any]:
-        """Write one event and wait until it is on the disk."""
+        """Record an event of this session."""
         record = {
             "schema": SCHEMA,
             "event": event,
@@ -115,21 +102,51 @@ class LedgerWriter:
             "session": self.session,
             **fields,
         }
-        line = canonical_json(record) + b"\n"
-        written = 0
-        while written < len(line):
-            written += os.write(self._file, line[written:])
-        os.fsync(self._file)
-        self.events.append(record)
-        return record
+        return self.record(record)
+
+    def record(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Record an event that is complete."""
+        self.events.append(event)
+        return event
 
     def result(self, event: Mapping[str, Any]) -> Result:
         """The result that a ``finished`` event says."""
         return _result(event)
 
     def read(self) -> Ledger:
-        """What the ledger says now."""
+        """What the events say now."""
         return _ledger(tuple(self.events), False)
+
+    def close(self) -> None:
+        """Release what it is kept in."""
+
+
+class LedgerWriter(EventLog):
+    """Appends events to a file; each is on the disk when `append` returns.
+
+    A directory has one writer at a time: the caller holds its lock.
+    """
+
+    def __init__(self, path: Path, session: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        whole, torn = _whole(path.read_bytes())
+        super().__init__(session, _events(whole, path))
+        if torn:
+            os.ftruncate(self._file, len(whole))
+        os.fsync(self._file)
+        if new:
+            sync_directory(path.parent)
+
+    def record(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write one event and wait until it is on the disk."""
+        line = canonical_json(event) + b"\n"
+        written = 0
+        while written < len(line):
+            written += os.write(self._file, line[written:])
+        os.fsync(self._file)
+        return super().record(event)
 
     def close(self) -> None:
         """Close the file."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvreg.console import note
 from kvreg.model.digest import sha256_file
 from kvreg.sweep.cells import Cell, servers_of
 from kvreg.sweep.engine import cell_environment
@@ -40,6 +41,21 @@ class _Attempt:
     requests: int | None = None
     log: Path | None = None
     log_start: int = 0
+
+
+class LocalSession(Session):
+    """A session whose servers run on this machine."""
+
+    def run(
+        self,
+        cells: Sequence[Cell],
+        done: Callable[[Cell, Result], object],
+        more: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """See `run_cells`."""
+        if not self.sampler.sees:
+            note("no GPU is sampled: memory is unknown and the boundary is not enforced")
+        run_cells(self, cells, done, more)
 
 
 def run_cells(
@@ -101,8 +117,6 @@ def _run_server(session: Session, cells: Sequence[Cell]) -> list[Result]:
 
 def _retry(session: Session, attempt: _Attempt, outcome: Outcome) -> Result:
     """Finish an attempt; a failed one is tried again while the plan allows it."""
-    result = _finish(session, attempt, outcome)
-    tries = session.plan.limits.attempts
     mine = [
         event
         for event in session.ledger.events
@@ -110,9 +124,9 @@ def _retry(session: Session, attempt: _Attempt, outcome: Outcome) -> Result:
         and event["cell"] == attempt.cell.id
         and event["session"] == session.id
     ]
-    if result.state == FAILED and len(mine) < tries:
-        return _run_server(session, [attempt.cell])[0]
-    return result
+    again = len(mine) + 1 < session.plan.limits.attempts
+    result = _finish(session, attempt, outcome, again=again)
+    return _run_server(session, [attempt.cell])[0] if result.event.get("again") else result
 
 
 def _begin(session: Session, cell: Cell) -> _Attempt:
@@ -169,7 +183,9 @@ def _requests(session: Session, measuring: Measurement, cell: Cell) -> int | Out
     return chosen
 
 
-def _finish(session: Session, attempt: _Attempt, outcome: Outcome) -> Result:
+def _finish(
+    session: Session, attempt: _Attempt, outcome: Outcome, *, again: bool = False
+) -> Result:
     """Write what was seen, then the ledger's line: the cell counts only from then on."""
     samples = session.sampler.window(attempt.sampled)
     if samples:
@@ -187,8 +203,11 @@ def _finish(session: Session, attempt: _Attempt, outcome: Outcome) -> Result:
             verdict = session.devices.gated(gpu, peak)
     measured = outcome.measured and verdict is outcome.verdict
     metrics = {**(outcome.metrics if measured else {}), **_device_metrics(samples)}
+    # Said in the record, so that whoever follows the ledger knows that another attempt comes.
+    extra = {"again": True} if again and verdict.state == FAILED else {}
     event = session.ledger.append(
         "finished",
+        **extra,
         cell=attempt.cell.id,
         attempt=attempt.number,
         state=verdict.state,

@@ -21,7 +21,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -65,7 +65,8 @@ class Sampler:
     sees = False
     """Whether it sees any memory at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, visible: frozenset[int] | None = None) -> None:
+        self._visible = visible
         self._samples: deque[Sample] = deque(maxlen=_KEPT)
         self._latest: dict[int, Sample] = {}
         self._lock = threading.Lock()
@@ -107,8 +108,9 @@ class Sampler:
     def _keep(self, samples: Iterable[Sample]) -> None:
         with self._lock:
             for sample in samples:
-                self._samples.append(sample)
-                self._latest[sample.gpu] = sample
+                if self._visible is None or sample.gpu in self._visible:
+                    self._samples.append(sample)
+                    self._latest[sample.gpu] = sample
         self._first.set()
 
 
@@ -118,8 +120,8 @@ class NvmlSampler(Sampler):
     kind = "nvml"
     sees = True
 
-    def __init__(self, nvml: Any) -> None:
-        super().__init__()
+    def __init__(self, nvml: Any, visible: frozenset[int] | None = None) -> None:
+        super().__init__(visible)
         self._nvml = nvml
         count = nvml.nvmlDeviceGetCount()
         self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
@@ -173,8 +175,10 @@ class CommandSampler(Sampler):
 
     sees = True
 
-    def __init__(self, kind: str, command: Sequence[str]) -> None:
-        super().__init__()
+    def __init__(
+        self, kind: str, command: Sequence[str], visible: frozenset[int] | None = None
+    ) -> None:
+        super().__init__(visible)
         self.kind = kind
         try:
             self._process = subprocess.Popen(
@@ -222,16 +226,31 @@ sm_clock_mhz=1590.0, memory_clock_mhz=5000.0)
     return Sample(at, int(fields[0]), memory, *(_number(field) for field in fields[2:]))
 
 
-def open_sampler(choice: str) -> Sampler:
-    """The sampler of a ``--sampler`` option, once it has given its first sample."""
-    sampler = _open(choice)
+def open_sampler(choice: str, visible: frozenset[int] | None = None) -> Sampler:
+    """The sampler of a ``--sampler`` option, once it has given its first sample.
+
+    `visible`: only these GPUs count, by their index on the bus; all when None.
+    """
+    sampler = _open(choice, visible)
     sampler.await_first()
     return sampler
 
 
-def _open(choice: str) -> Sampler:
+def visible_gpus(environment: Mapping[str, str]) -> frozenset[int] | None:
+    """The indices in ``CUDA_VISIBLE_DEVICES``; None when it is not set or names no indices.
+
+    >>> sorted(visible_gpus({"CUDA_VISIBLE_DEVICES": "2,3"}))
+    [2, 3]
+    >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-8a1e3c"}) is None
+    True
+    """
+    parts = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return frozenset(map(int, parts)) if all(part.isdigit() for part in parts) else None
+
+
+def _open(choice: str, visible: frozenset[int] | None) -> Sampler:
     if choice.startswith("command:"):
-        return CommandSampler("command", shlex.split(choice.removeprefix("command:")))
+        return CommandSampler("command", shlex.split(choice.removeprefix("command:")), visible)
     if choice not in ("auto", "nvml", "nvidia-smi", "none"):
         raise UsageError(
             "there is no such sampler",
@@ -243,7 +262,7 @@ def _open(choice: str) -> Sampler:
             import pynvml
 
             pynvml.nvmlInit()
-            return NvmlSampler(pynvml)
+            return NvmlSampler(pynvml, visible)
         except ImportError:
             reason = "there is no module pynvml"
         except Exception as error:  # pynvml's own errors can only be named where it is there
@@ -251,7 +270,7 @@ def _open(choice: str) -> Sampler:
         if choice == "nvml":
             raise NotFoundError(reason, remedy="pip install nvidia-ml-py, or --sampler nvidia-smi")
     if choice == "nvidia-smi" or (choice == "auto" and shutil.which("nvidia-smi")):
-        return CommandSampler("nvidia-smi", _SMI)
+        return CommandSampler("nvidia-smi", _SMI, visible)
     return Sampler()
 
 

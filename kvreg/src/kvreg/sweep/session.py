@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +14,14 @@ from kvreg import __version__
 from kvreg.errors import ContractError, Problem, UsageError, VerificationError
 from kvreg.model.canonical import canonical_json
 from kvreg.sweep.cache import CompileCache
+from kvreg.sweep.cells import Cell
 from kvreg.sweep.devices import Devices
 from kvreg.sweep.engine import Engine
 from kvreg.sweep.generator import Generator
-from kvreg.sweep.ledger import LEDGER_FILE, LedgerWriter, now, sync_directory
+from kvreg.sweep.ledger import LEDGER_FILE, EventLog, LedgerWriter, Result, now, sync_directory
 from kvreg.sweep.plan import Plan, parse_plan
 from kvreg.sweep.reading import Setting
-from kvreg.sweep.sampling import Sampler, open_sampler
+from kvreg.sweep.sampling import Sampler, open_sampler, visible_gpus
 from kvreg.sweep.server import PROCESS_FILE, await_gone
 
 PLAN_FILE = "plan.toml"
@@ -50,7 +51,7 @@ class Session:
         self.choices = choices
         self.id = str(uuid.uuid4())
         self.generator = Generator()
-        self.ledger: LedgerWriter
+        self.ledger: EventLog
         self.sampler: Sampler
         self.devices: Devices
         self._lock: int | None = None
@@ -71,7 +72,23 @@ class Session:
     ) -> None:
         self.close()
 
+    def run(
+        self,
+        cells: Sequence[Cell],
+        done: Callable[[Cell, Result], object],
+        more: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Run cells: by a subclass, which knows where."""
+        raise NotImplementedError
+
     def _open(self) -> None:
+        self.engine.check(self.plan)
+        facts = collect_facts()
+        self._prepare(facts)
+        self._equip(facts)
+
+    def _prepare(self, facts: Any) -> None:
+        """Make the directory ours, and hold it against this plan and engine."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         ledger = self.folder / LEDGER_FILE
@@ -81,12 +98,15 @@ class Session:
                 f"a sweep has begun in {self.folder}",
                 remedy="go on with --resume, or choose another directory",
             )
-        facts = collect_facts()
         self._settle(facts)
         self.ledger = LedgerWriter(ledger, self.id)
+
+    def _equip(self, facts: Any) -> None:
+        """Start what measuring needs, and say so in the ledger."""
         self._await_earlier_servers()
         self.generator.start()
-        self.sampler = open_sampler(self.choices.sampler)
+        visible = visible_gpus(self.engine.environment)
+        self.sampler = open_sampler(self.choices.sampler, visible)
         self.devices = Devices(self.sampler, self.plan.limits)
         self.ledger.append(
             "session",

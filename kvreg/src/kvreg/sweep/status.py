@@ -55,7 +55,7 @@ def status(plan: Plan, ledger: Ledger) -> Status:
         done=len(results),
         states={state: counts[state] for state in STATES if counts[state]},
         broken_attempts=sum(ledger.broken.values()),
-        sessions=sum(event["event"] == "session" for event in ledger.events),
+        sessions=len({event["session"] for event in ledger.events}),
         cell_s=seconds,
         left_s=seconds * (len(cells) - len(results)),
         mean_other_s=sum(served) / len(served) if served else None,

@@ -17,6 +17,8 @@ Progress = Callable[[int], object]
 
 # A journal line for so many bytes: what a kill can cost each connection.
 _JOURNALED = 1 << 20
+# Readers are woken for so many bytes.
+_WRITTEN = 1 << 18
 _READ_AHEAD = 1 << 16
 
 
@@ -206,28 +208,48 @@ class Blob:
 
 
 class Inflow:
-    """The bytes of one connection on their way into a blob, with their part of the journal."""
+    """The bytes of one connection on their way into a blob, with their part of the journal.
+
+    Small pieces, as TLS brings them, are written together.
+    """
 
     def __init__(self, blob: Blob, position: int) -> None:
         assert blob._journal is not None
         self._blob = blob
         self._journal = blob._journal
-        self._start = self.position = position
+        self._pieces: list[bytes] = []
+        self._held = 0
+        # Up to where bytes are listed in the journal, written, and received.
+        self._listed = self._written = self.position = position
         self._checksum = 0
 
     def put(self, data: bytes) -> None:
         """Take the next bytes."""
-        self._blob.put(self.position, data)
-        self._checksum = crc32(data, self._checksum)
+        self._pieces.append(data)
+        self._held += len(data)
         self.position += len(data)
-        if self.position - self._start >= _JOURNALED:
-            self.flush()
+        if self._held >= _WRITTEN:
+            self._write()
+            if self.position - self._listed >= _JOURNALED:
+                self._list()
 
     def flush(self) -> None:
-        """Write down what has come since the last time."""
-        if self.position > self._start:
-            self._journal.add(self._start, self.position, self._checksum)
-        self._start, self._checksum = self.position, 0
+        """Write what has come, and list it in the journal."""
+        self._write()
+        self._list()
+
+    def _write(self) -> None:
+        if self._pieces:
+            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces, self._held = [], 0
+            self._blob.put(self._written, data)
+            self._checksum = crc32(data, self._checksum)
+            self._written += len(data)
+
+    def _list(self) -> None:
+        if self._written > self._listed:
+            self._journal.add(self._listed, self._written, self._checksum)
+        self._listed, self._checksum = self._written, 0
 
 
 class _Reader(io.RawIOBase):

@@ -39,7 +39,7 @@ class Checking:
                 state = hashlib.sha256()
                 position = 0
                 while position < blob.size:
-                    data = blob.read_some(position, min(position + _CHUNK, blob.size))
+                    data = blob.read(position, min(position + _CHUNK, blob.size))
                     state.update(data)
                     position += len(data)
                 with self._arrivals.changed:

@@ -8,10 +8,7 @@ from kvreg.errors import NetworkError, VerificationError
 from kvreg.model.oci import Descriptor
 from kvreg.sources import BlobStream, Interrupted, Source
 from kvreg.transfer.blob import Arrivals, Blob, Cancelled, Inflow
-from kvreg.transfer.schedule import Schedule, Segment
-
-CONNECTIONS = 4
-"""One connection seldom has a host's whole bandwidth; more than a few bring no more."""
+from kvreg.transfer.schedule import DEFAULT_RANGES, RangePolicy, Schedule, Segment
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 15.0
@@ -29,14 +26,14 @@ class Download:
         blobs: Sequence[Blob],
         arrivals: Arrivals,
         *,
-        connections: int = CONNECTIONS,
+        policy: RangePolicy = DEFAULT_RANGES,
         stalls: int = 5,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.schedule = Schedule(blobs, connections)
+        self.schedule = Schedule(blobs, policy)
         self._source = source
         self._arrivals = arrivals
-        self._connections = connections
+        self._connections = policy.connections
         self._stalls = stalls
         self._sleep = sleep
         self._answered = threading.Event()
@@ -102,8 +99,8 @@ class Download:
                 if inflow.position > segment.end or segment.end <= inflow.position < blob.size:
                     break
         finally:
-            segment.position = min(inflow.position, segment.end)
             inflow.flush()
+            segment.position = min(inflow.position, segment.end)
         if inflow.position == stream.offset:
             raise Interrupted("the answer was empty")
         if inflow.position > blob.size:

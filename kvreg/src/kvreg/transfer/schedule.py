@@ -8,12 +8,31 @@ from dataclasses import dataclass
 from kvreg.transfer.blob import Blob
 from kvreg.transfer.ranges import RangeSet
 
-LEAST_RANGE = 4 << 20
-"""A blob up to this size is fetched by one request."""
-_MOST_RANGE = 32 << 20
-# Enough for the directory and the metadata of an archive with thousands of members.
-_TAIL = 1 << 20
-_PARTS = 4
+
+@dataclass(frozen=True)
+class RangePolicy:
+    """How blobs are cut into requests.
+
+    One connection seldom has all of a host's bandwidth, and more than a few bring no more. A blob
+    up to `least` bytes is one request; of a larger one the last `tail` bytes come first: enough
+    for the directory and the metadata of an archive with thousands of members. A request is for
+    a part that is large enough for its round trip not to be felt, at most `most`, and small enough
+    that no connection is left alone with much at the end: of `parts` a connection.
+    """
+
+    connections: int = 4
+    least: int = 4 << 20
+    most: int = 32 << 20
+    tail: int = 1 << 20
+    parts: int = 4
+
+    def part(self, size: int) -> int:
+        """Bytes of one request for a blob of a size."""
+        even = -(-size // (self.connections * self.parts))
+        return max(self.least, min(even, self.most))
+
+
+DEFAULT_RANGES = RangePolicy()
 
 
 @dataclass
@@ -30,17 +49,16 @@ class Schedule:
 
     Archives are read from their ends, so the end of each blob comes first; then what a reader
     waits for; then everything in order, so that what is there grows from the beginning and can be
-    hashed and unpacked meanwhile. A request is for a part of a blob that is large enough not to
-    be felt and small enough that no connection is left alone with much at the end.
+    hashed and unpacked meanwhile.
     """
 
-    def __init__(self, blobs: Sequence[Blob], connections: int) -> None:
+    def __init__(self, blobs: Sequence[Blob], policy: RangePolicy) -> None:
         self._lock = threading.Lock()
         self._todo = {id(blob): blob.missing() for blob in blobs}
         self._blobs = list(blobs)
-        self._connections = connections
+        self._policy = policy
         self._urgent: deque[tuple[Blob, int, int]] = deque(
-            (blob, blob.size - _TAIL, blob.size) for blob in blobs if blob.size > LEAST_RANGE
+            (blob, blob.size - policy.tail, blob.size) for blob in blobs if blob.size > policy.least
         )
 
     def take(self) -> Segment | None:
@@ -52,8 +70,9 @@ class Schedule:
                 if found is not None:
                     return found
                 self._urgent.popleft()
+            part = self._policy.part
             for blob in self._blobs:
-                if (found := self._take(blob, 0, blob.size, self._part(blob))) is not None:
+                if (found := self._take(blob, 0, blob.size, part(blob.size))) is not None:
                     return found
         return None
 
@@ -67,10 +86,6 @@ class Schedule:
         with self._lock:
             self._todo[id(segment.blob)] = RangeSet()
             segment.end = segment.blob.size
-
-    def _part(self, blob: Blob) -> int:
-        even = -(-blob.size // (self._connections * _PARTS))
-        return max(LEAST_RANGE, min(even, _MOST_RANGE))
 
     def _take(self, blob: Blob, start: int, end: int, most: int) -> Segment | None:
         todo = self._todo[id(blob)]

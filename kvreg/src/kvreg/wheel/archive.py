@@ -8,7 +8,6 @@ faults are reported at once. What can be seen only while a member is unpacked (i
 bytes) is compared then, see `kvreg.wheel.unpacking`.
 """
 
-import email.parser
 import re
 import stat
 import unicodedata
@@ -294,5 +293,7 @@ def _is_executable(info: zipfile.ZipInfo) -> bool:
 
 
 def _headers(raw: bytes) -> dict[str, str]:
-    message = email.parser.HeaderParser().parsestr(raw.decode("utf-8", "replace"))
+    from email.parser import HeaderParser  # slow to import
+
+    message = HeaderParser().parsestr(raw.decode("utf-8", "replace"))
     return {key: str(value) for key, value in reversed(message.items())}

@@ -32,20 +32,20 @@ Key = tuple[str | None, bytes | None, int | None]
 class EarlierFiles:
     """Where files of a hash and size lie; empty when there is nothing to take them from."""
 
-    places: Mapping[Key, Path] = field(default_factory=dict)
+    places: Mapping[Key, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runtimes: Iterable[tuple[Path, Mapping[str, RecordRow]]]) -> "EarlierFiles":
         """Collect rows of earlier runtimes by path, each with what the paths are relative to."""
-        places: dict[Key, Path] = {}
+        places: dict[Key, str] = {}
         for site, rows in runtimes:
             for path, row in rows.items():
                 # An empty file has nothing to share.
                 if row.digest is not None and row.size:
-                    places.setdefault((row.algorithm, row.digest, row.size), site / path)
+                    places.setdefault((row.algorithm, row.digest, row.size), f"{site}/{path}")
         return cls(places)
 
-    def place(self, row: RecordRow, size: int, target: Path, mode: int) -> bool:
+    def place(self, row: RecordRow, size: int, target: str, mode: int) -> bool:
         """Make `target`, with `mode`, of a file with the row's bytes, if there is one."""
         path = self.places.get((row.algorithm, row.digest, size))
         if path is None:
@@ -75,13 +75,13 @@ def _has_bytes(handle: int, row: RecordRow, size: int) -> bool:
     return found == size and state.digest() == row.digest
 
 
-def _cloned(handle: int, target: Path, mode: int) -> bool:
+def _cloned(handle: int, target: str, mode: int) -> bool:
     copy = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         fcntl.ioctl(copy, _FICLONE, handle)
         os.fchmod(copy, mode)
     except OSError as error:
-        target.unlink()
+        os.unlink(target)  # noqa: PTH108
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         return False
@@ -90,16 +90,23 @@ def _cloned(handle: int, target: Path, mode: int) -> bool:
     return True
 
 
-def _linked(handle: int, status: os.stat_result, target: Path, mode: int) -> bool:
+def _linked(handle: int, status: os.stat_result, target: str, mode: int) -> bool:
     # Links share owner and mode, so these must be what a new file would have.
     if stat.S_IMODE(status.st_mode) != mode or status.st_uid != os.geteuid():
         return False
     try:
-        # The file that was hashed, whatever its old name means by now.
-        os.link(f"/proc/self/fd/{handle}", target, follow_symlinks=True)
+        handles = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # The file that was hashed, whatever its old name means by now. (Links are followed only
+        # where the function is told of a directory.)
+        os.link(str(handle), target, src_dir_fd=handles, follow_symlinks=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # Another file system, too many links, no /proc: written again instead.
+        # Another file system, too many links: written again instead.
         return False
+    finally:
+        os.close(handles)
     return True

@@ -19,7 +19,7 @@ from kvreg.wheel.inflate import Inflate, fastest
 from kvreg.wheel.plan import Placement, WheelPlan
 from kvreg.wheel.record import RecordRow, write_record
 from kvreg.wheel.reuse import EarlierFiles
-from kvreg.wheel.unpacking import Result, Target, Unpacker, batches
+from kvreg.wheel.unpacking import Batch, Result, Target, Unpacker, batches
 
 
 @dataclass(frozen=True)
@@ -64,21 +64,14 @@ def stage_all(
     inflate, workers = inflate or fastest(), workers or usable_cores()
     target = Target(interpreter, _umask(), inflate, earlier or EarlierFiles())
     for plan, site in plans:
-        folders = {os.path.dirname(path) for path in plan.paths()}  # noqa: PTH120
-        for folder in sorted(folders):
-            (site / folder).mkdir(parents=True, exist_ok=True)
+        _make_folders(site, plan.paths())
     # A file that several wheels bring is the same in all of them, see `check_together`.
-    firsts: dict[Path, WheelPlan] = {}
+    seen: set[str] = set()
+    work: list[Batch] = []
     for plan, site in plans:
-        for placement in plan.placements:
-            firsts.setdefault(site / placement.path, plan)
-    work = [
-        batch
-        for plan, site in plans
-        for batch in batches(
-            plan, site, [item for item in plan.placements if firsts[site / item.path] is plan]
-        )
-    ]
+        own = [item for item in plan.placements if f"{site}/{item.path}" not in seen]
+        seen.update(f"{site}/{item.path}" for item in own)
+        work += batches(plan, str(site), own)
     unpacker = Unpacker(work, target, progress)
     results = unpacker.run(min(workers, len(work)))
     staged = []
@@ -86,6 +79,13 @@ def stage_all(
         rows = _rows(plan, (_result(plan, item, results) for item in plan.placements))
         staged.append(_finish(plan, site, target, rows))
     return Unpacked(tuple(staged), inflate, workers, unpacker.reused)
+
+
+def _make_folders(site: Path, paths: Iterable[str]) -> None:
+    folders = {path.rpartition("/")[0] for path in paths}
+    for folder in sorted(folders):
+        if folder:
+            os.makedirs(f"{site}/{folder}", exist_ok=True)  # noqa: PTH103
 
 
 def _result(

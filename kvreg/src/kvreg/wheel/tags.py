@@ -1,6 +1,8 @@
 """Wheel file names, and whether a profile's host can load what they promise."""
 
 import re
+import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,6 +72,23 @@ def check_tags(wheel: WheelName, profile: Profile) -> None:
         expected=f"{python} or abi3 or pure Python, on Linux {arch} with glibc {glibc}",
         found=", ".join(sorted(map(str, wheel.tags))),
         remedy="the artifact was published for another host; publish it again",
+    )
+
+
+def check_interpreter(wheel: WheelName) -> None:
+    """Raise `ContractError` unless the Python that runs this program can load the wheel."""
+    from packaging.tags import sys_tags
+
+    if not wheel.tags.isdisjoint(sys_tags()):
+        return
+    major, minor = sys.version_info[:2]
+    platform = sysconfig.get_platform().replace("-", "_")
+    raise ContractError(
+        f"the wheel {wheel.filename} cannot be loaded by the Python that runs kvreg",
+        expected=f"cp{major}{minor} or abi3 or pure Python, on {platform}",
+        found=", ".join(sorted(map(str, wheel.tags))),
+        remedy="run kvreg with the Python that is to use the runtime, or add --any-host to stage it"
+        " for another machine",
     )
 
 

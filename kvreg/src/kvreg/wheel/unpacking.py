@@ -10,8 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from zipfile import ZIP_DEFLATED, ZIP_STORED
 
 from kvreg.errors import Problem
@@ -43,10 +42,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Batch:
-    """Members that one worker unpacks into `site` together; one alone when it is large."""
+    """Members that one worker unpacks into the directory `site` together; a large one is alone.
+
+    Paths are text here: there are thousands of them.
+    """
 
     plan: WheelPlan
-    site: Path
+    site: str
     placements: tuple[Placement, ...]
 
     @property
@@ -67,7 +69,7 @@ class Batch:
         return self.placements[-1].member.end
 
 
-def batches(plan: WheelPlan, site: Path, placements: Sequence[Placement]) -> Iterator[Batch]:
+def batches(plan: WheelPlan, site: str, placements: Sequence[Placement]) -> Iterator[Batch]:
     """Group members: large ones alone, neighbours up to a megabyte, packed or not, together."""
     group: list[Placement] = []
     size = 0
@@ -178,12 +180,12 @@ class Unpacker:
         if placement.is_script:
             return None
         mode = _mode(placement, self._target.mask)
-        path = batch.site / placement.path
+        path = f"{batch.site}/{placement.path}"
         if not self._target.earlier.place(member.row, member.size, path, mode):
             return None
         with self._lock:
             self.reused += member.size
-        return replace(member.row, path=placement.path, size=member.size)
+        return _row(placement)
 
     def _unpack_small(self, batch: Batch) -> None:
         data = memoryview(batch.plan.content.read(batch.start, batch.needed))
@@ -212,7 +214,7 @@ class Unpacker:
         state = hashlib.new(_algorithm(member.row), content)
         if state.digest() != member.row.digest:
             return _mismatch(member.name, member.row, state.digest())
-        row = replace(member.row, path=placement.path, size=member.size)
+        row = _row(placement)
         if placement.is_script:
             content = rewritten(content, self._target.interpreter)
             row = RecordRow(
@@ -263,7 +265,7 @@ class Unpacker:
             return _mismatch(member.name, member.row, sink.found)
         if sink.written is not None:
             return RecordRow(placement.path, "sha256", sink.written, sink.size)
-        return replace(member.row, path=placement.path, size=member.size)
+        return _row(placement)
 
 
 class _StoppedError(Exception):
@@ -285,7 +287,7 @@ class _Sink:
     and `size`, the digest and size of what was written.
     """
 
-    def __init__(self, target: Target, site: Path, placement: Placement) -> None:
+    def __init__(self, target: Target, site: str, placement: Placement) -> None:
         self._interpreter = target.interpreter if placement.is_script else None
         self._state = hashlib.new(_algorithm(placement.member.row))
         self._changed = hashlib.sha256() if placement.is_script else None
@@ -356,8 +358,14 @@ def _pieces(content: Content, start: int, end: int) -> Iterator[bytes]:
         start += len(piece)
 
 
-def _create(target: Target, site: Path, placement: Placement) -> int:
-    path = site / placement.path
+def _row(placement: Placement) -> RecordRow:
+    """The row of a file that is as it is in the wheel."""
+    row = placement.member.row
+    return RecordRow(placement.path, row.algorithm, row.digest, placement.member.size)
+
+
+def _create(target: Target, site: str, placement: Placement) -> int:
+    path = f"{site}/{placement.path}"
     handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     if _is_executable(placement):
         os.fchmod(handle, _mode(placement, target.mask))

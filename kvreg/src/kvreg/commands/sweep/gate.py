@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from kvreg.commands.options import home_option
-from kvreg.commands.sweep.options import chosen_engine, engine_options, out_option, plan_argument
+from kvreg.commands.sweep.options import engine_choice, engine_options, out_option, plan_argument
 from kvreg.console import emit, handled, json_option, note, progress
 from kvreg.sweep.gate import pass_gate, subjects
 from kvreg.sweep.ledger import COMPATIBLE
@@ -48,7 +48,7 @@ def command(
     """
     load_plan(plan)
     raw = (plan / "plan.toml" if plan.is_dir() else plan).read_bytes()
-    engine = chosen_engine(profile, engine_command, home)
+    engine = engine_choice(profile, engine_command, home).make()
     choices = Choices(resume=True, sampler=sampler, caches=caches)
     rows: list[dict[str, Any]] = []
     with Session(out, raw, engine, choices) as session:

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from kvreg.errors import UsageError
-from kvreg.sweep.engine import Engine, other_engine, staged_engine
+from kvreg.sweep.engine import EngineChoice
 
 plan_argument = click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN")
 out_option = click.option(
@@ -49,17 +48,10 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def chosen_engine(profile: str | None, engine_command: str | None, home: Path | None) -> Engine:
-    """The engine of the options; without any, `vllm serve` of an active runtime."""
-    if profile and engine_command:
-        raise UsageError("--profile and --engine-command exclude each other")
-    if engine_command:
-        return other_engine(engine_command)
-    active = os.environ.get("KVREG_PROFILE_DIGEST")
-    if profile or active:
-        return staged_engine(profile or str(active), home)
-    raise UsageError(
-        "there is no engine",
-        expected="--profile PROFILE, --engine-command CMD or an active runtime",
-        remedy="for instance: --profile t4x2-cu128",
-    )
+def engine_choice(
+    profile: str | None, engine_command: str | None, home: Path | None
+) -> EngineChoice:
+    """The choice of the options; without any, the active runtime's."""
+    if profile is None and engine_command is None:
+        profile = os.environ.get("KVREG_PROFILE_DIGEST")
+    return EngineChoice(profile, engine_command, home)

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from kvreg.commands.options import home_option
-from kvreg.commands.sweep.options import chosen_engine, engine_options, out_option, plan_argument
-from kvreg.console import emit, handled, json_option, note
+from kvreg.commands.sweep.options import engine_choice, engine_options, out_option, plan_argument
+from kvreg.console import emit, handled, json_option
+from kvreg.sweep.engine import EngineChoice
 from kvreg.sweep.ledger import FAILED
 from kvreg.sweep.plan import load_plan, parse_plan
 from kvreg.sweep.progress import Progress, in_words
-from kvreg.sweep.runner import run_cells
+from kvreg.sweep.runner import LocalSession
 from kvreg.sweep.schedule import Choice, split
 from kvreg.sweep.session import Choices, Session
 from kvreg.sweep.status import duration, pending, status
@@ -29,6 +30,20 @@ from kvreg.sweep.status import duration, pending, status
     type=click.FloatRange(min=0, min_open=True),
     help="Begin no cell that would end after so many hours.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where servers run: here, or on the nodes of a Ray cluster.",
+)
+@click.option(
+    "--ray-address",
+    "address",
+    default="auto",
+    show_default=True,
+    help="With --engine ray: the cluster.",
+)
 @engine_options
 @home_option
 @json_option
@@ -40,6 +55,8 @@ def command(
     resume: bool,
     retry_failed: bool,
     hours: float | None,
+    engine: str,
+    address: str,
     profile: str | None,
     engine_command: str | None,
     sampler: str,
@@ -59,6 +76,7 @@ def command(
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128 --shard 1/3 --hours 11.5
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128 --resume
       kvreg sweep run plan.toml --out sweep --engine-command "python my_server.py"
+      kvreg sweep run plan.toml --out sweep --engine ray --profile t4x2-cu128
     """
     began = time.monotonic()
     load_plan(plan)  # reports every problem before anything is made
@@ -67,11 +85,9 @@ def command(
     if shard is not None:
         choice = Choice.parse(shard)
         wanted = split(parse_plan(raw), choice.of)[choice.number - 1].cells
-    engine = chosen_engine(profile, engine_command, home)
+    chosen = engine_choice(profile, engine_command, home)
     choices = Choices(resume=resume, sampler=sampler, caches=caches)
-    with Session(out, raw, engine, choices) as session:
-        if not session.sampler.sees:
-            note("no GPU is sampled: memory is unknown and the boundary is not enforced")
+    with open_session(engine, out, raw, chosen, choices, address) as session:
         cells = pending(wanted, session.ledger.read(), (FAILED,) if retry_failed else ())
         with Progress(session.plan, len(cells)) as reporter:
 
@@ -79,7 +95,7 @@ def command(
                 used = time.monotonic() - began
                 return hours is None or used + reporter.cell_s <= hours * 3600
 
-            run_cells(session, cells, reporter.done, more)
+            session.run(cells, reporter.done, more)
             ran = [_row(result) for result in reporter.results]
         summary = {
             "directory": str(out),
@@ -89,6 +105,17 @@ def command(
             "status": status(session.plan, session.ledger.read()).to_dict(),
         }
     emit(summary, as_json, _text)
+
+
+def open_session(
+    engine: str, out: Path, raw: bytes, chosen: EngineChoice, choices: Choices, address: str
+) -> Session:
+    """The session of an ``--engine``."""
+    if engine == "ray":
+        from kvreg.sweep.cluster import ClusterSession
+
+        return ClusterSession(out, raw, chosen, choices, address)
+    return LocalSession(out, raw, chosen.make(), choices)
 
 
 def _row(result: Any) -> dict[str, Any]:

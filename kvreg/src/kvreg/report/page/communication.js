@@ -13,7 +13,7 @@ function drawCommunication() {
   byId("communication-about").textContent = [
     `${design.ranks} ranks over ${design.backend}, ${design.backend === "nccl" ? devices : "host memory: this says nothing about GPUs"}${design.peer ? "" : ", peer access off"}.`,
     `${result.repetitions.length} repetitions in fresh processes, ${design.collectives} all-reduces for each payload; the slowest rank counts. torch ${environment.torch}, NCCL ${environment.nccl || "none"}. ${variables}`,
-    `Bus bandwidth is payload over time × ${number(result.bus_factor)}.`,
+    `Bus bandwidth is payload over time × ${tickText(result.bus_factor)}.`,
   ].join(" ");
   const timers = available(result);
   byId("communication-panels").replaceChildren();
@@ -50,7 +50,7 @@ function communicationPanel(result, timers, title, y, measure, value) {
     const entry = result.timers[timer];
     return [fitSeries(entry, timer, axis, value), {id: `timer-${timer}`, index: TIMERS.indexOf(timer), points: entry.payloads.map(measure)}];
   }).filter(Boolean);
-  return panel({title, x: axis, y, series, tip: (size) => payloadTip(result, timers, size)});
+  return panel({wide: true, title, x: axis, y, series, tip: (size) => payloadTip(result, timers, size)});
 }
 
 const timePanel = (result, timers) => communicationPanel(
@@ -75,17 +75,18 @@ function payloadTip(result, timers, size) {
       [`${timer}, bus bandwidth`, `${number(row.bus_bandwidth_GB_per_s)} GB/s${off ? `, ${percent(off.relative)} off the fit` : ""}`],
     ];
   });
-  return {title: `${bytes(size)} per rank (5 % to 95 %)`, rows};
+  return {title: `${bytes(size)} per rank (5% to 95%)`, rows};
 }
 
 function fitTable(result, timers) {
-  const estimate = (one) => `${number(one.value)} [${one.low === null ? "open" : number(one.low)}, ${one.high === null ? "open" : number(one.high)}]`;
+  const precise = (value) => (value === null ? "open" : Math.abs(value) >= 1000 ? number(value) : value.toPrecision(4));
+  const estimate = (one) => `${precise(one.value)} [${precise(one.low)}, ${precise(one.high)}]`;
   const rows = timers.flatMap((timer) => Object.entries(result.timers[timer].fits).map(([name, fit]) =>
     html("tr", {}, html("th", {scope: "row"}, timer), html("td", {}, name),
       [fit.intercept_us, fit.algorithm_bandwidth_GB_per_s, fit.bus_bandwidth_GB_per_s].map((one) => html("td", {class: "number"}, estimate(one))),
       html("td", {}, fit.interval_from))));
   const head = ["Timer", "Fit", "Latency a, µs", "Algorithm bandwidth b, GB/s", "Bus bandwidth, GB/s", "Interval from"];
   return html("table", {class: "plain"},
-    html("caption", {}, `T(S) = a + S/b with ${100 * result.level} % intervals (Student t). plain: least squares; relative: weighted by 1/T², so that small payloads count.`),
+    html("caption", {}, `T(S) = a + S/b with ${100 * result.level}% intervals (Student t). plain: least squares; relative: weighted by 1/T², so that small payloads count.`),
     html("thead", {}, html("tr", {}, head.map((text) => html("th", {scope: "col"}, text)))), html("tbody", {}, rows));
 }

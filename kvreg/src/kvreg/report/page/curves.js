@@ -23,7 +23,7 @@ function modelRows(target, draw) {
 function verdictAside(found) {
   if (!found) return null;
   const value = found.first_sustained_favorable;
-  if (Number.isInteger(value)) return {text: `▲ from ${value}`, kind: "pays"};
+  if (Number.isInteger(value)) return {text: `▲ ${found.at_top_of_grid ? "at" : "from"} ${value}`, kind: "pays"};
   if (value.startsWith("RESOURCE_GATED@")) return {text: `✕ gated at ${value.split("@")[1]}`, kind: "gated"};
   return {text: found.estimable ? "– none" : "not estimable", kind: ""};
 }
@@ -33,14 +33,16 @@ function drawCurves() {
   const pair = currentPair();
   const difference = STATE.view === "difference";
   byId("curve-about").textContent = difference
-    ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level} % interval that the verdicts are read from.`
-    : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level} % interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
+    ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level}% interval that the verdicts are read from.`
+    : ANALYSIS.label
+      ? `Mean ${metric.label} of each degree (${ANALYSIS.label}; ${metric.better} is better). There are no intervals: repetitions inside one server are no replications.`
+      : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
   modelRows(byId("curve-panels"), (model, workload) => (difference ? differencePanel : valuePanel)(model, workload, metric));
   byId("curve-legend").replaceChildren();
   if (!difference) {
     fill(byId("curve-legend"), legend(byId("curve-panels"), ANALYSIS.design.tp.map((tp, index) => ({id: `tp${tp}`, label: `TP${tp}`, index}))));
   }
-  fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
+  if (!ANALYSIS.label) fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
 }
 
 function frame(model, workload, metricName) {
@@ -58,12 +60,16 @@ function frame(model, workload, metricName) {
   };
 }
 
+// The repetitions that stayed below the boundary are no fair sample of an arm that passed it.
+const isGated = (arm) => Object.values(arm.states).includes("RESOURCE_GATED");
+
 function valuePanel(model, workload, metric) {
   const series = ANALYSIS.design.tp.map((tp, index) => ({
     id: `tp${tp}`, index, curve: true, band: true,
-    points: armsOf(model, workload).filter((arm) => arm.tp === tp && arm.metrics[STATE.metric]).map((arm) => {
+    points: armsOf(model, workload).filter((arm) => arm.tp === tp && arm.metrics[STATE.metric] && !isGated(arm)).map((arm) => {
       const found = arm.metrics[STATE.metric];
-      return {x: arm.concurrency, y: found.mean, low: found.interval && Math.max(0, found.interval[0]), high: found.interval && found.interval[1]};
+      const bounds = ANALYSIS.label ? null : found.interval; // repetitions inside one server have none
+      return {x: arm.concurrency, y: found.mean, low: bounds && Math.max(0, bounds[0]), high: bounds && bounds[1]};
     }),
   }));
   return panel({...frame(model, workload, STATE.metric), y: {kind: "linear", unit: metric.unit, zero: true}, series});
@@ -82,7 +88,7 @@ function relativeSeries(model, workload, metricName, id, index) {
   };
 }
 
-const shareAxis = {kind: "linear", signed: true, include: [0], format: (value) => `${value > 0 ? "+" : ""}${number(100 * value)} %`};
+const shareAxis = {kind: "linear", signed: true, include: [0], format: (value) => `${value > 0 ? "+" : ""}${tickText(100 * value)}%`};
 
 function differencePanel(model, workload, metric) {
   const pair = currentPair();
@@ -102,7 +108,7 @@ function comparisonTip(model, workload, level, metricName) {
   const rows = armsOf(model, workload).filter((arm) => arm.concurrency === level).map((arm) => {
     const found = arm.metrics[metricName];
     const gated = Object.values(arm.states).filter((state) => state === "RESOURCE_GATED").length;
-    return [`TP${arm.tp}`, gated ? `gated in ${gated} of ${Object.keys(arm.states).length}` : found ? `${interval(found.mean, found.interval)} ${metric.unit}` : "not measured"];
+    return [`TP${arm.tp}`, gated ? `gated in ${gated} of ${Object.keys(arm.states).length}` : found ? `${interval(found.mean, ANALYSIS.label ? null : found.interval)} ${metric.unit}` : "not measured"];
   });
   const point = pointsOf(model, workload).find((one) => one.concurrency === level);
   const found = point && point.metrics[metricName];
@@ -112,7 +118,7 @@ function comparisonTip(model, workload, level, metricName) {
       rows.push([`TP${pair.candidate_tp} − TP${pair.baseline_tp}`, interval(found.relative, found.interval && found.interval.map((bound) => bound * scale), percent)]);
       rows.push(["pairs", String(found.pairs)]);
     }
-    if (found.holm) rows.push(["p, Holm-corrected", `${probability(found.p)}, ${probability(found.holm.p)}`]);
+    if (found.holm) rows.push(["p; by Holm", `${probability(found.p)}; ${probability(found.holm.p)}`]);
     if (!ANALYSIS.label) rows.push(["verdict", `${SIGNS[found.verdict]} ${found.verdict}`]);
   }
   return {title: `${workload.replaceAll("_", " ")}, concurrency ${level}`, rows};
@@ -123,7 +129,7 @@ const LATENCIES = ["ttft_ms", "tpot_ms"];
 function drawLatency() {
   const pair = currentPair();
   byId("latency-about").textContent =
-    `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in time to first token and in time per output token (lower is better; paired ${100 * ANALYSIS.rule.level} % intervals). More throughput need not mean that a single request is served sooner.`;
+    `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in time to first token and in time per output token (lower is better; paired ${100 * ANALYSIS.rule.level}% intervals). More throughput need not mean that a single request is served sooner.`;
   modelRows(byId("latency-panels"), (model, workload) => panel({
     title: workload.replaceAll("_", " "),
     x: {...CONCURRENCY, values: levelsOf(model, workload)},
@@ -151,12 +157,13 @@ function drawMemory() {
     const series = degrees.map((tp, index) => ({
       id: `memory-tp${tp}`, index, small: true,
       points: arms.filter((arm) => arm.tp === tp).flatMap((arm) => {
-        const shift = (index - (degrees.length - 1) / 2) * 15 + (DATA.workloads.indexOf(arm.workload) - (DATA.workloads.length - 1) / 2) * 4.5;
+        const shift = (index - (degrees.length - 1) / 2) * 17 + (DATA.workloads.indexOf(arm.workload) - (DATA.workloads.length - 1) / 2) * 5;
         return Object.entries(arm.max_gpu_memory_mib).map(([repetition, value]) => ({x: arm.concurrency, y: value, shift, hollow: arm.states[repetition] === "RESOURCE_GATED"}));
       }),
     }));
     if (!series.some((one) => one.points.length)) return null;
     return panel({
+      wide: true,
       title: model,
       x: CONCURRENCY,
       y: {kind: "linear", unit: "MiB per GPU", include: DATA.boundary_mib ? [DATA.boundary_mib] : []},

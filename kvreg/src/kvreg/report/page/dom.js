@@ -43,14 +43,17 @@ function number(value) {
   if (size >= 100) return value.toFixed(0);
   if (size === 0) return "0";
   const digits = Math.max(0, 2 - Math.floor(Math.log10(size)));
-  return value.toFixed(Math.min(digits, 6)).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  return value.toFixed(Math.min(digits, 6));
 }
+
+/** A round number on an axis: no digits that say nothing. */
+const tickText = (value) => (Math.abs(value) >= 1000 ? number(value) : String(Number(value.toPrecision(6)))).replace("-", "−");
 
 /** A share as a signed percentage. */
 function percent(value) {
   if (value === null || value === undefined) return "–";
   const shown = (100 * value).toFixed(1);
-  return `${value >= 0 ? "+" : "−"}${shown.replace("-", "")} %`;
+  return `${value >= 0 ? "+" : "−"}${shown.replace("-", "")}%`;
 }
 
 /** "12.3 [11, 13]". */
@@ -63,7 +66,7 @@ const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? 
 /** Bytes in binary units. */
 function bytes(size) {
   for (const [unit, scale] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
-    if (size >= scale) return `${number(size / scale)} ${unit}`;
+    if (size >= scale) return `${tickText(size / scale)} ${unit}`;
   }
   return `${size} B`;
 }

@@ -29,20 +29,28 @@ function verdictTables() {
 }
 
 function start() {
+  // On a phone one model at a time; the choice is above every group of charts.
+  if (matchMedia("(max-width: 760px)").matches) STATE.model = ANALYSIS.design.models[0];
   document.querySelectorAll(".scripted").forEach((part) => { part.hidden = false; });
   themeButton();
-  if (ANALYSIS.label) byId("verdict-controls").hidden = true;
+  if (ANALYSIS.label) document.querySelectorAll("#verdict-controls, #verdicts .legend").forEach((part) => { part.hidden = true; });
   else verdictTables();
 
   fill(byId("curve-controls"), pairChoice(), metricChoice(),
     ANALYSIS.label ? null : switches("Show", "view", [["value", "Values"], ["difference", "Difference"]]), modelChoice(), workloadChoice());
   onState(drawCurves);
+  // A chart is drawn for its width: again when the window passes the limit.
+  wideEnough.addEventListener("change", () => setState({}));
 
   const has = (name) => ANALYSIS.arms.some((arm) => arm.metrics[name]);
-  if (LATENCIES.every((name) => ANALYSIS.metrics[name]) && LATENCIES.some(has)) onState(drawLatency);
-  else byId("latency").hidden = true;
-  if (ANALYSIS.arms.some((arm) => Object.keys(arm.max_gpu_memory_mib).length)) onState(drawMemory);
-  else byId("memory").hidden = true;
+  if (LATENCIES.every((name) => ANALYSIS.metrics[name]) && LATENCIES.some(has)) {
+    fill(byId("latency-controls"), modelChoice(), workloadChoice());
+    onState(drawLatency);
+  } else byId("latency").hidden = true;
+  if (ANALYSIS.arms.some((arm) => Object.keys(arm.max_gpu_memory_mib).length)) {
+    fill(byId("memory-controls"), modelChoice(), workloadChoice());
+    onState(drawMemory);
+  } else byId("memory").hidden = true;
 
   if (DATA.communication.length) {
     if (DATA.communication.length > 1) {
@@ -53,7 +61,8 @@ function start() {
 
   const redrawComparisons = comparisonTable();
   onState(redrawComparisons);
-  cellTable()();
+  // Hundreds of rows: made when somebody wants to see them.
+  document.querySelector("#cells details").addEventListener("toggle", () => cellTable()(), {once: true});
 }
 
 start();

@@ -1,7 +1,10 @@
 "use strict";
 // One chart. It answers to the pointer and to the arrow keys: both show what is at a place.
 
-const SIZE = {width: 380, height: 236, left: 50, right: 14, top: 20};
+// Sizes in units of the drawing; text keeps about its size because wide places get wide drawings.
+const NARROW = {width: 380, height: 236, left: 50, right: 14, top: 20};
+const WIDE = {width: 590, height: 270, left: 54, right: 16, top: 20};
+const wideEnough = matchMedia("(min-width: 960px)");
 
 /**
  * A figure with a chart.
@@ -12,6 +15,7 @@ const SIZE = {width: 380, height: 236, left: 50, right: 14, top: 20};
  * tip: (x) => {title, rows: [[name, value]]}.
  */
 function panel(chart) {
+  const SIZE = chart.wide && wideEnough.matches ? WIDE : NARROW;
   const bottom = chart.signs ? 46 : 32;
   const shown = chart.series.filter((one) => !STATE.hidden.has(one.id));
   const range = rangeOf(shown, {...chart.y, include: chart.y.include || []});
@@ -21,7 +25,7 @@ function panel(chart) {
   const values = chart.x.values;
   const x = makeScale("log", values[0], values[values.length - 1], SIZE.left + inset, right - inset);
   const y = makeScale(chart.y.kind, range[0], range[1], floor, SIZE.top);
-  const space = {x, y, right, floor, range, values};
+  const space = {SIZE, x, y, right, floor, range, values};
 
   const image = svg(
     "svg",
@@ -41,7 +45,7 @@ function panel(chart) {
 const describePanel = (chart) =>
   `${chart.title}: ${chart.y.unit} against ${chart.x.label}. ${chart.aside ? chart.aside.text : ""} Arrow keys read the values.`;
 
-function axes(chart, {x, y, right, floor, range, values}) {
+function axes(chart, {SIZE, x, y, right, floor, range, values}) {
   const ticks = chart.y.kind === "log" ? logTicks(...range) : roundTicks(...range);
   const labels = chart.x.labels || values;
   return svg(
@@ -49,7 +53,7 @@ function axes(chart, {x, y, right, floor, range, values}) {
     {},
     ticks.map((tick) => [
       svg("line", {class: chart.y.signed && tick === 0 ? "zero" : "grid", x1: SIZE.left, x2: right, y1: y(tick), y2: y(tick)}),
-      svg("text", {x: SIZE.left - 6, y: y(tick) + 4, "text-anchor": "end"}, (chart.y.format || number)(tick)),
+      svg("text", {x: SIZE.left - 6, y: y(tick) + 4, "text-anchor": "end"}, (chart.y.format || tickText)(tick)),
     ]),
     svg("line", {class: "axis", x1: SIZE.left, x2: right, y1: floor, y2: floor}),
     labels.map((value) => svg("text", {x: x(value), y: floor + 15, "text-anchor": "middle"}, (chart.x.format || String)(value))),
@@ -58,7 +62,7 @@ function axes(chart, {x, y, right, floor, range, values}) {
   );
 }
 
-function gatedAreas(chart, {x, floor}) {
+function gatedAreas(chart, {SIZE, x, floor}) {
   const gated = chart.gated || [];
   if (!gated.length) return null;
   return svg(
@@ -73,7 +77,7 @@ function gatedAreas(chart, {x, floor}) {
   );
 }
 
-function betterSide(chart, {y, right, floor, range}) {
+function betterSide(chart, {SIZE, y, right, floor, range}) {
   if (!chart.better || range[0] > 0 || range[1] < 0) return null;
   const up = chart.better === "up";
   const zero = y(0);
@@ -85,7 +89,7 @@ function betterSide(chart, {y, right, floor, range}) {
   );
 }
 
-function landmarks(chart, {x, y, right, floor}) {
+function landmarks(chart, {SIZE, x, y, right, floor}) {
   const parts = [];
   if (chart.crossover) {
     parts.push(svg("line", {class: "crossover", x1: x(chart.crossover), x2: x(chart.crossover), y1: SIZE.top, y2: floor}));
@@ -115,7 +119,7 @@ function drawSeries(one, {x, y}) {
     for (const point of bounded) {
       parts.push(svg("line", {class: `whisker ${name}`, x1: place(point), x2: place(point), y1: y(point.low), y2: y(point.high)}));
     }
-    for (const point of at) parts.push(marker(one.index, place(point), y(point.y), `point ${name} ${point.hollow ? "hollow" : ""}`, one.small ? 2.6 : 4));
+    for (const point of at) parts.push(marker(one.index, place(point), y(point.y), `point ${name} ${point.hollow ? "hollow" : ""}`, one.small ? 3.2 : 4));
   }
   return svg("g", {"data-series": one.id}, parts);
 }
@@ -132,13 +136,13 @@ function marker(index, x, y, name, size) {
   return svg("polygon", {class: name, points: scaled.join(" ")});
 }
 
-function verdictSigns(chart, {x}) {
+function verdictSigns(chart, {SIZE, x}) {
   if (!chart.signs) return null;
   const y = SIZE.height - 6;
   return svg("g", {}, chart.signs.map(([level, verdict]) => svg("text", {class: `sign ${verdict}`, x: x(level), y}, SIGNS[verdict])));
 }
 
-function answerToPointer(image, chart, {x, floor, values}) {
+function answerToPointer(image, chart, {SIZE, x, floor, values}) {
   const guide = svg("line", {class: "guide", y1: SIZE.top, y2: floor, visibility: "hidden"});
   image.prepend(guide);
   let current = -1;
@@ -162,7 +166,9 @@ function answerToPointer(image, chart, {x, floor, values}) {
   const follow = (event) => show(nearest(event), event.clientX, event.clientY);
   image.addEventListener("pointermove", follow);
   image.addEventListener("pointerdown", follow);
-  image.addEventListener("pointerleave", hide);
+  // A finger that is lifted leaves the chart: what it showed stays until something else is touched.
+  image.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
+  document.addEventListener("pointerdown", (event) => { if (current >= 0 && !image.contains(event.target)) hide(); });
   image.addEventListener("blur", hide);
   image.addEventListener("keydown", (event) => {
     if (event.key === "Escape") return hide();

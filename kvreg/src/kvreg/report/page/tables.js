@@ -80,7 +80,7 @@ function comparisonRows() {
     const found = point.metrics[STATE.metric];
     const mean = (tp) => {
       const arm = ANALYSIS.arms.find((one) => one.model === point.model && one.workload === point.workload && one.concurrency === point.concurrency && one.tp === tp);
-      return arm && arm.metrics[STATE.metric] ? arm.metrics[STATE.metric].mean : null;
+      return arm && arm.metrics[STATE.metric] && !isGated(arm) ? arm.metrics[STATE.metric].mean : null;
     };
     const scale = found.mean ? found.relative / found.mean : 0;
     return {

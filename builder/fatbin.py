@@ -21,6 +21,12 @@ NVIDIA does not publish the format. What this parser relies on was read from fil
                 56  u64 size when unpacked  0 when not compressed
                 payload, at the entry's start + header size
 
+Where the parts lie: linked code refers to each region by address (``.nvFatBinSegment`` holds one
+wrapper a region: u32 magic 0x466243B1, u32 version, address of the region, address or null), and
+regions begin at multiples of 8 bytes. Within a region nothing refers to an entry but its place:
+the driver walks from header to header and takes the best that runs (`builder.fatbin_choice`). So
+entries may be taken out and the rest moved up, while a region must stay where it is.
+
 Every size and offset is checked before it is used, so hostile bytes end in a `FatbinError` that
 names the place, never in an endless loop, a huge allocation or another exception.
 """
@@ -28,7 +34,7 @@ names the place, never in an endless loop, a huge allocation or another exceptio
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from mmap import mmap
@@ -155,6 +161,21 @@ class Region:
     def end(self) -> int:
         """Where the region's last entry ends."""
         return self.offset + self.size
+
+
+def region_bytes(data: Buffer, region: Region, entries: Iterable[Entry]) -> bytes:
+    """The region with these of its entries alone: as it would be read back, at its old place.
+
+    >>> parse_fatbin(region_bytes(b"", Region(0, 16, 16, ()), ()))[0].size
+    16
+    """
+    head = bytes(data[region.offset : region.offset + region.header_size]) or bytes(_REGION.size)
+    parts = [bytes(data[entry.offset : entry.end]) for entry in entries]
+    return (
+        _REGION.pack(MAGIC, 1, region.header_size, sum(map(len, parts)))
+        + head[_REGION.size :]
+        + b"".join(parts)
+    )
 
 
 def parse_fatbin(data: Buffer, start: int = 0, end: int | None = None) -> tuple[Region, ...]:

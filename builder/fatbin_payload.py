@@ -7,7 +7,7 @@ import struct
 import lz4.block
 import zstandard
 
-from builder.audit.fatbin import Buffer, Entry, FatbinError, Flags
+from builder.fatbin import Buffer, Entry, FatbinError, Flags
 
 MAX_UNPACKED = 512 << 20
 """Bytes that one payload may unpack to. The largest seen in practice is below 40 MB."""

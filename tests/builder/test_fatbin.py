@@ -20,9 +20,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.audit.devicecode import check_cubin, cubin_architecture, head, unpack
 from builder.audit.elf import read_elf
-from builder.audit.fatbin import FatbinError, Kind, iter_entries, parse_fatbin
+from builder.fatbin import FatbinError, Kind, iter_entries, parse_fatbin
+from builder.fatbin_payload import check_cubin, cubin_architecture, head, unpack
 from tests.builder.audit_material import FATBINS, pack_entry, pack_region
 
 FILES = sorted(path.name for path in FATBINS.glob("*.fatbin"))
