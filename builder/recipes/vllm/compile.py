@@ -33,7 +33,9 @@ def sources() -> Path:
     """vLLM's sdist, unpacked; its commit must be the profile's."""
     with tarfile.open(INPUTS / PARAMETERS["sdist"]) as archive:
         archive.extractall(WORK / "src", filter="data")
-    (root,) = (WORK / "src").iterdir()
+    (unpacked,) = (WORK / "src").iterdir()
+    # One name for every release: with the version in it no object of the last one would be found.
+    root = unpacked.rename(WORK / "src" / "vllm")
     text = (root / "vllm" / "_version.py").read_text()
     found = re.search(r"commit_id = 'g([0-9a-f]+)'", text)
     if not found or not PARAMETERS["commit"].startswith(found[1]):
