@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cache import storage_errors
+from builder.files import write_bytes, write_json
 from builder.key import BuildKey
+from builder.product import (
+    AUDIT,
+    PAGE,
+    RECORD,
+    SBOM,
+    UNFINISHED,
+    Plan,
+    Product,
+    bill_of_materials,
+    read_product,
+    replace_finished,
+)
 from builder.provenance import MEDIA_TYPE_RECORD
-from builder.record import SCHEMA
-from kvreg.errors import KvregError, VerificationError
+from builder.record import SCHEMA, page, profile_facts
+from kvreg.errors import (
+    ContractError,
+    KvregError,
+    NotFoundError,
+    UsageError,
+    VerificationError,
+)
 from kvreg.model.oci import MEDIA_TYPE_WHEEL, Descriptor, Manifest
 from kvreg.model.profile import Profile, profile_from_canonical
 from registry.store import Store, read_small
@@ -25,6 +46,41 @@ Say = Callable[[str], None]
 def same_build(record: dict[str, Any], key: BuildKey) -> bool:
     """Whether a record is of a build with this key; older records name none."""
     return (record.get("key") or {}).get("digest") == key.digest
+
+
+def find_product(
+    plan: Plan, store: Store | None, *, keys: Sequence[PublicKey] = (), say: Say
+) -> Product | None:
+    """The product when it was made before from the same inputs, recipe and toolchain.
+
+    The finished build of this checkout, else what `store` has for the key, which then becomes the
+    finished build; None when there is neither. With `keys`, one of them must have signed what the
+    store has. Raises VerificationError for bytes that are not what they should be.
+    """
+    key = plan.key
+    if key is None:
+        return None
+    with suppress(NotFoundError, ContractError, UsageError):
+        product = read_product(plan.checkout, plan.profile.name)
+        if same_build(product.record, key):
+            say("nothing changed since the finished build")
+            return product
+    if store is None:
+        return None
+    out = plan.checkout.build_folder(plan.profile.name)
+    fresh = out / UNFINISHED
+    shutil.rmtree(fresh, ignore_errors=True)
+    record = fetch_answer(store, plan.profile, key, fresh, keys=keys, say=say)
+    if record is None:
+        return None
+    # The overlay may have changed since; the wheel and its audit do not depend on it.
+    record = {**record, "profile": profile_facts(plan.profile)}
+    replace_finished(fresh, out)
+    write_json(out / RECORD, record)
+    write_json(out / AUDIT, record["audit"])
+    write_bytes(out / SBOM, bill_of_materials(plan.profile, plan.folder, record, embedded=False))
+    write_bytes(out / PAGE, page(record).encode())
+    return read_product(plan.checkout, plan.profile.name)
 
 
 def fetch_answer(

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import compile_cache_artifact
+from builder.answer import find_product
 from builder.cache import InputCache
 from builder.compile_cache import DEFAULT_LIMIT, CompileCache, cache_of
-from builder.product import Plan, Product, find_product, make_product, plan_product
+from builder.product import Plan, Product, make_product, plan_product
 from kvreg.errors import KvregError, NotFoundError
 from registry.store import Store
 

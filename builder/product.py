@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from builder.answer import fetch_answer, same_build
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
 from builder.cache import InputCache, file_sha256
 from builder.compile_cache import DEFAULT_LIMIT, cache_of
@@ -33,10 +31,6 @@ from builder.record import (
 from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
-
-if TYPE_CHECKING:
-    from kvreg.publickey import PublicKey
-    from registry.store import Store
 
 Say = Callable[[str], None]
 
@@ -154,42 +148,7 @@ def plan_product(
     )
 
 
-def find_product(
-    plan: Plan, store: Store | None, *, keys: Sequence[PublicKey] = (), say: Say
-) -> Product | None:
-    """The product when it was made before from the same inputs, recipe and toolchain.
-
-    The finished build of this checkout, else what `store` has for the key, which then becomes the
-    finished build; None when there is neither. With `keys`, one of them must have signed what the
-    store has. Raises VerificationError for bytes that are not what they should be.
-    """
-    key = plan.key
-    if key is None:
-        return None
-    with suppress(NotFoundError, ContractError, UsageError):
-        product = read_product(plan.checkout, plan.profile.name)
-        if same_build(product.record, key):
-            say("nothing changed since the finished build")
-            return product
-    if store is None:
-        return None
-    out = plan.checkout.build_folder(plan.profile.name)
-    fresh = out / UNFINISHED
-    shutil.rmtree(fresh, ignore_errors=True)
-    record = fetch_answer(store, plan.profile, key, fresh, keys=keys, say=say)
-    if record is None:
-        return None
-    # The overlay may have changed since; the wheel and its audit do not depend on it.
-    record = {**record, "profile": profile_facts(plan.profile)}
-    _replace(fresh, out)
-    write_json(out / RECORD, record)
-    write_json(out / AUDIT, record["audit"])
-    write_bytes(out / SBOM, _sbom(plan.profile, plan.folder, record, embedded=False))
-    write_bytes(out / PAGE, page(record).encode())
-    return read_product(plan.checkout, plan.profile.name)
-
-
-def _replace(fresh: Path, out: Path) -> None:
+def replace_finished(fresh: Path, out: Path) -> None:
     """Let what was made take the place of the finished build."""
     for stale in (*out.glob("*.whl"), *(out / name for name in DESCRIPTIONS)):
         stale.unlink(missing_ok=True)
@@ -226,7 +185,7 @@ def make_product(
         built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
         built = _compile(plan, fresh, use_compile_cache, compile_cache_limit, say)
-    _replace(fresh, out)
+    replace_finished(fresh, out)
     return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
 
 
@@ -316,7 +275,7 @@ def examine(
             remedy=f"wheel and audit are in {out}; after a change of policy: "
             f"builder build --profile {profile.name} --examine",
         )
-    write_bytes(out / SBOM, _sbom(profile, folder, record, embedded=False))
+    write_bytes(out / SBOM, bill_of_materials(profile, folder, record, embedded=False))
     write_bytes(out / PAGE, page(record).encode())
     return Product(profile, out, product.wheel, record)
 
@@ -331,7 +290,7 @@ def _embedded(product: Product, folder: Path, say: Say) -> Product:
     profile, record = product.profile, product.record
     if toolchain_facts(record) is None and "thinning" not in record:
         return product
-    document = _sbom(profile, folder, record, embedded=True)
+    document = bill_of_materials(profile, folder, record, embedded=True)
     done = embed_sbom(product.wheel, document, profile.build.source_date_epoch)
     if not done.changed:
         return product
@@ -342,7 +301,9 @@ def _embedded(product: Product, folder: Path, say: Say) -> Product:
     return replace(product, record=changed)
 
 
-def _sbom(profile: Profile, folder: Path, record: dict[str, Any], *, embedded: bool) -> bytes:
+def bill_of_materials(
+    profile: Profile, folder: Path, record: dict[str, Any], *, embedded: bool
+) -> bytes:
     """The bill of materials of a recorded wheel: for the artifact, or for the wheel itself."""
     from builder.overlay_lock import overlay_inputs
     from builder.sbom import WheelFacts, build_sbom

@@ -120,7 +120,7 @@ def build(
 def _made_before(plan: Plan, source: str | None, verify_key: str | None) -> Product | None:
     from contextlib import ExitStack
 
-    from builder.product import find_product
+    from builder.answer import find_product
     from kvreg.settings import required_keys
     from registry.store import open_store
 

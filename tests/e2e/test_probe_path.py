@@ -98,7 +98,7 @@ def test_the_default_toolchain_names_its_digest_and_the_other_when_it_cannot_be_
 
 def test_missing_inputs_are_named_before_anything_starts(commands: Commands, tmp_path):
     ended = commands(
-        *("builder", "build", "-p", PROFILE, "--toolchain", TOOLCHAIN, "--offline"),
+        *("builder", "build", "-p", PROFILE, "--toolchain", TOOLCHAIN, "--again", "--offline"),
         code=3,
         KVREG_BUILD_CACHE=str(tmp_path),
     )
