@@ -33,7 +33,9 @@ def sources() -> Path:
     """vLLM's sdist, unpacked; its commit must be the profile's."""
     with tarfile.open(INPUTS / PARAMETERS["sdist"]) as archive:
         archive.extractall(WORK / "src", filter="data")
-    (root,) = (WORK / "src").iterdir()
+    (unpacked,) = (WORK / "src").iterdir()
+    # One name for every release: with the version in it no object of the last one would be found.
+    root = unpacked.rename(WORK / "src" / "vllm")
     text = (root / "vllm" / "_version.py").read_text()
     found = re.search(r"commit_id = 'g([0-9a-f]+)'", text)
     if not found or not PARAMETERS["commit"].startswith(found[1]):
@@ -42,6 +44,26 @@ def sources() -> Path:
             f"the profile {PARAMETERS['commit']}"
         )
     return root
+
+
+def name_units(root: Path) -> None:
+    """Let each Marlin source that upstream's build generates define one name of its own.
+
+    They hold explicit instantiations of templates alone. The compiler names what is local to a
+    module after its first external definition; where there is none it takes the file's time stamp,
+    the working folder and its own process id, and no two builds are the same.
+    """
+    line = "f.write(file_content)\n"
+    for folder in ("csrc/quantization/marlin", "csrc/moe/marlin_moe_wna16"):
+        generator = root / folder / "generate_kernels.py"
+        text = generator.read_text()
+        if text.count(line) != 1:
+            sys.exit(f"{folder}/generate_kernels.py does not write its sources as it used to")
+        unit = (
+            'f\'\\n__attribute__((visibility("hidden"))) int kvreg_unit_'
+            f"{Path(folder).name}_{{filename[:-3]}} = 0;\\n'"
+        )
+        generator.write_text(text.replace(line, f"f.write(file_content + {unit})\n"))
 
 
 def members(prefix: str, target: Path) -> None:
@@ -128,6 +150,7 @@ def main() -> None:
     venv = make_environment(PARAMETERS["requirements"])
     step("unpack sources")
     root = sources()
+    name_units(root)
     environment = vllm_environment(externals()) | compile_environment(venv, PARAMETERS)
     step("compile")
     python = venv / "bin" / "python"
