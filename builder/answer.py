@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.bill import bill_of_materials
 from builder.cache import storage_errors
 from builder.files import write_bytes, write_json
 from builder.key import BuildKey
@@ -20,7 +21,6 @@ from builder.product import (
     UNFINISHED,
     Plan,
     Product,
-    bill_of_materials,
     read_product,
     replace_finished,
 )

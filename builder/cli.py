@@ -17,6 +17,7 @@ from builder.commands.fetch import fetch
 from builder.commands.lock import lock
 from builder.commands.overlay import overlay
 from builder.commands.publish import publish
+from builder.commands.rebuild import compare, rebuild
 from builder.commands.record import record
 from builder.commands.thin import thin
 from builder.commands.toolchain import toolchain
@@ -45,6 +46,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 for command in (
     *(lock, overlay, fetch, build, thin, audit, publish, record, toolchain, zipapp),
-    *(upstream, cache, matrix, ci),
+    *(rebuild, compare, upstream, cache, matrix, ci),
 ):
     main.add_command(command)

@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from builder.bill import bill_of_materials, embed_bill, locked_torch
 from builder.build import Built, adopt, build, judge_cuda, locked_inputs
 from builder.cache import InputCache, file_sha256
 from builder.compile_cache import DEFAULT_LIMIT, cache_of
@@ -25,12 +26,15 @@ from builder.record import (
     page,
     profile_facts,
     read_record,
-    toolchain_facts,
     wheel_facts,
 )
 from kvreg.console import human_bytes, progress
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.profile import Profile, load_profile
+
+if TYPE_CHECKING:
+    from builder.engine import Engine
+    from builder.toolchain import ToolchainImage
 
 Say = Callable[[str], None]
 
@@ -180,16 +184,17 @@ def make_product(
     fresh = out / UNFINISHED
     shutil.rmtree(fresh, ignore_errors=True)
     if profile.build.recipe == "thin":
-        built = _thin(plan, fresh, say)
+        built = thin_plan(plan, fresh, say)
     elif plan.toolchain is None:
         built = adopt(profile, plan.folder, cache=plan.cache, out=fresh)
     else:
-        built = _compile(plan, fresh, use_compile_cache, compile_cache_limit, say)
+        built = compile_plan(plan, fresh, use_compile_cache, compile_cache_limit, say)
     replace_finished(fresh, out)
     return describe(plan, replace(built, wheel=out / built.wheel.name), out, say)
 
 
-def _thin(plan: Plan, out: Path, say: Say) -> Built:
+def thin_plan(plan: Plan, out: Path, say: Say) -> Built:
+    """Thin the wheel of a plan."""
     from builder.thin import build_thin
 
     say("thinning upstream's wheel, and comparing every module with its own")
@@ -197,17 +202,26 @@ def _thin(plan: Plan, out: Path, say: Say) -> Built:
         return build_thin(plan.profile, plan.folder, cache=plan.cache, out=out, progress=bar.update)
 
 
-def _compile(
-    plan: Plan, out: Path, use_compile_cache: bool, compile_cache_limit: str, say: Say
+def compile_plan(
+    plan: Plan,
+    out: Path,
+    use_compile_cache: bool,
+    compile_cache_limit: str,
+    say: Say,
+    *,
+    engine: Engine | None = None,
+    check_image: Callable[[ToolchainImage], object] = lambda image: None,
 ) -> Built:
+    """Compile the wheel of a plan; `check_image` sees the toolchain first and may refuse it."""
     from builder.engine import connect
     from builder.toolchain import ensure_image, load_toolchain
 
-    engine = connect()
+    engine = engine or connect()
     chosen = load_toolchain(plan.toolchain, plan.checkout.dockerfiles)
     say(f"toolchain {chosen.name}")
     image = ensure_image(engine, chosen, plan.cache, say=say)
     judge_cuda(plan.profile, image)
+    check_image(image)
     say(f"compiling in {image.image_digest[:19]} (nvcc {image.cuda_version}), no network")
     compile_cache = cache_of(plan.cache, image) if use_compile_cache else None
     monitor = BuildMonitor(say)
@@ -254,7 +268,7 @@ def examine(
     # The same wheel may have been built before the profile's overlay or settings changed.
     record, out = {**product.record, "profile": profile_facts(profile)}, product.folder
     inputs = tuple(item for role in locked_inputs(profile, folder).values() for item in role)
-    torch = _torch(inputs)
+    torch = locked_torch(inputs)
     say("auditing")
     with progress(None, "auditing") as bar:
         report = audit_wheel(
@@ -285,52 +299,15 @@ def _embedded(product: Product, folder: Path, say: Say) -> Product:
 
     A wheel that others built keeps its bytes, by which it is known.
     """
-    from builder.wheelfile import embed_sbom
-
     profile, record = product.profile, product.record
-    if toolchain_facts(record) is None and "thinning" not in record:
+    path = embed_bill(product.wheel, profile, folder, record)
+    if path is None:
         return product
-    document = bill_of_materials(profile, folder, record, embedded=True)
-    done = embed_sbom(product.wheel, document, profile.build.source_date_epoch)
-    if not done.changed:
-        return product
-    say(f"{done.path} is in the wheel")
+    say(f"{path} is in the wheel")
     # What was audited is no longer what is there.
     changed = {**record, "wheel": wheel_facts(product.wheel), "audit": None}
     write_json(product.folder / RECORD, changed)
     return replace(product, record=changed)
-
-
-def bill_of_materials(
-    profile: Profile, folder: Path, record: dict[str, Any], *, embedded: bool
-) -> bytes:
-    """The bill of materials of a recorded wheel: for the artifact, or for the wheel itself."""
-    from builder.overlay_lock import overlay_inputs
-    from builder.sbom import WheelFacts, build_sbom
-
-    roles = locked_inputs(profile, folder)
-    inputs = tuple(item for role in roles.values() for item in role)
-    facts = record["wheel"]
-    return build_sbom(
-        profile=profile,
-        wheel=WheelFacts(
-            facts["filename"],
-            None if embedded else facts["sha256"],
-            None if embedded else facts["size"],
-            tuple((m["path"], m["sha256"]) for m in facts["modules"]),
-        ),
-        inputs=inputs,
-        toolchain=toolchain_facts(record),
-        torch=_torch(inputs),
-        omissions=profile.build.omissions,
-        roles=roles,
-        overlay=() if embedded else overlay_inputs(profile, folder),
-        thinning=record.get("thinning"),
-    )
-
-
-def _torch(inputs: tuple[Input, ...]) -> Input | None:
-    return next((i for i in inputs if (i.name, i.kind) == ("torch", "wheel")), None)
 
 
 def read_product(checkout: Checkout, profile_name: str) -> Product:

@@ -33,6 +33,7 @@ BUILD_TYPE_ADOPT = "urn:kvreg:build-type:adopt:v1"
 """A wheel that others built, taken by its hash and audited."""
 BUILD_TYPE_THIN = "urn:kvreg:build-type:thin:v1"
 """A wheel that others built, from which device code for other GPUs was taken out."""
+BUILDER = "kvreg-builder"
 DEFAULT_BUILDER = "urn:kvreg:builder:unspecified"
 """Says that nobody vouches for the machine; a site that does names itself."""
 
@@ -68,7 +69,7 @@ def build_provenance(
             "runDetails": {
                 "builder": {
                     "id": check_builder_id(builder_id),
-                    "version": {"kvreg-builder": __version__},
+                    "version": {BUILDER: __version__},
                 },
                 "metadata": _metadata(record, record_bytes),
                 "byproducts": [
@@ -93,14 +94,14 @@ def _definition(record: Mapping[str, Any]) -> dict[str, Any]:
             "buildType": BUILD_TYPE_THIN,
             "externalParameters": {**external, "architectures": thinning["architectures"]},
             "internalParameters": {"thinning": thinning},
-            "resolvedDependencies": list(_inputs(record)),
+            "resolvedDependencies": [*_inputs(record), *_makers(record)],
         }
     if toolchain is None:
         return {
             "buildType": BUILD_TYPE_ADOPT,
             "externalParameters": external,
             "internalParameters": {},
-            "resolvedDependencies": list(_inputs(record)),
+            "resolvedDependencies": [*_inputs(record), *_makers(record)],
         }
     cache = record.get("compile_cache") or {}
     return {
@@ -113,7 +114,7 @@ def _definition(record: Mapping[str, Any]) -> dict[str, Any]:
             "compileCache": {"used": any(cache.values()), "counters": dict(cache)},
             "environment": dict(record["environment"]),
         },
-        "resolvedDependencies": [*_inputs(record), *_toolchain(toolchain)],
+        "resolvedDependencies": [*_inputs(record), *_makers(record), *_toolchain(toolchain)],
     }
 
 
@@ -137,6 +138,22 @@ def _inputs(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "uri": uri,
             "digest": {"sha256": item["sha256"]},
             "annotations": {"kind": item["kind"]},
+        }
+
+
+def _makers(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The code that made the wheel; records of older builders do not name it."""
+    if builder := record.get("builder"):
+        yield {
+            "name": BUILDER,
+            "uri": PackageURL(type="generic", name=BUILDER, version=builder["version"]).to_string(),
+            "digest": {"sha256": parse_digest(builder["digest"])},
+            "annotations": {"kind": "builder"},
+        }
+        yield {
+            "name": record["recipe"],
+            "digest": {"sha256": parse_digest(builder["recipe"])},
+            "annotations": {"kind": "recipe"},
         }
 
 

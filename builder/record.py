@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder import __version__
 from builder.build import Built
 from builder.cache import file_sha256
+from builder.key import recipe_digest
+from builder.recipes.model import recipe
+from builder.sources import builder_digest
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
 
@@ -29,6 +33,11 @@ def make_record(profile: Profile, built: Built) -> dict[str, Any]:
         "schema": SCHEMA,
         "profile": profile_facts(profile),
         "recipe": profile.build.recipe,
+        "builder": {
+            "version": __version__,
+            "digest": builder_digest(),
+            "recipe": recipe_digest(recipe(profile.build.recipe)),
+        },
         "runtime": {
             "package": profile.runtime.package,
             "version": profile.runtime.version,

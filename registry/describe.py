@@ -20,11 +20,16 @@ from registry.referrers import cosign_tags
 from registry.store import Store, read_small
 from registry.text import printable
 
+MEDIA_TYPE_VERDICT = "application/vnd.kvreg.rebuild-verdict.v1+json"
+ANNOTATION_VERDICT = "vnd.kvreg.rebuild.verdict"
+"""On the manifest of a rebuild's verdict: ``identical``, ``different`` or ``not-comparable``."""
+
 _KINDS = {
     MEDIA_TYPE_SBOM: "SBOM (CycloneDX)",
     MEDIA_TYPE_PROVENANCE: "provenance (in-toto)",
     MEDIA_TYPE_EVIDENCE: "evidence",
     "application/vnd.kvreg.build-record.v1+json": "build record",
+    MEDIA_TYPE_VERDICT: "rebuild verdict",
     MEDIA_TYPE_BUNDLE: "signature (bundle)",
     MEDIA_TYPE_SIMPLE_SIGNING: "signature (simple signing)",
 }
@@ -47,10 +52,9 @@ class Attestation:
     @property
     def kind(self) -> str:
         """Its type in words, or as it is."""
-        found = self.descriptor.artifact_type or self.descriptor.media_type
         if self.tag is not None and self.files:
-            found = self.files[0].media_type
-        return _KINDS.get(found, found)
+            return _KINDS.get(self.files[0].media_type, self.files[0].media_type)
+        return kind_of(self.descriptor)
 
     def to_dict(self) -> dict[str, object]:
         """As JSON-ready data."""
@@ -135,6 +139,15 @@ def describe(store: Store, reference: str) -> Description:
         profile = profile_from_canonical(read_small(store, config))
     attached = (*_attached(store, found.digest, set()), *_tagged(store, found.digest))
     return Description(store.location, content, profile, attached)
+
+
+def kind_of(referrer: Descriptor) -> str:
+    """The type of an attestation in words, or as it is; of a rebuild also what it found."""
+    found = referrer.artifact_type or referrer.media_type
+    verdict = referrer.annotations.get(ANNOTATION_VERDICT)
+    if found == MEDIA_TYPE_VERDICT and verdict:
+        return f"{_KINDS[found]}: {printable(verdict)}"
+    return _KINDS.get(found, found)
 
 
 def _attached(store: Store, digest: str, seen: set[str]) -> tuple[Attestation, ...]:

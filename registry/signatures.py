@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvreg.errors import NotFoundError, VerificationError
 from kvreg.model.canonical import canonical_json
 from kvreg.model.oci import MEDIA_TYPE_MANIFEST, Descriptor, Manifest
+from kvreg.model.signature import BUNDLE_PREFIX, parse_bundle
+from kvreg.publickey import PublicKey
 from kvreg.sources import RawManifest
 from registry.store import Store, read_small
 
@@ -60,3 +63,24 @@ def push_simple(store: Store, tag: str, layers: Sequence[Descriptor]) -> Descrip
     store.push_blob(config, described)
     raw = Manifest(config=described, layers=layers).to_bytes()
     return store.push_manifest(raw, MEDIA_TYPE_MANIFEST, tag)
+
+
+def signed_messages(store: Store, digest: str, keys: Sequence[PublicKey]) -> frozenset[bytes]:
+    """What one of `keys` signed in statements about the artifact, as `envelope_message` has it.
+
+    Such as its provenance. What cannot be read, or another key signed, is passed over.
+    """
+    found = set()
+    for referrer in store.referrers(digest):
+        try:
+            layers = Manifest.parse(store.fetch_manifest(referrer.digest)).layers
+            bundles = [layer for layer in layers if layer.media_type.startswith(BUNDLE_PREFIX)]
+            claims = [parse_bundle(read_small(store, layer)) for layer in bundles]
+        except (VerificationError, NotFoundError):
+            continue
+        for claim in claims:
+            if digest in claim.digests and any(
+                key.verifies(claim.message, claim.signature) for key in keys
+            ):
+                found.add(claim.message)
+    return frozenset(found)

@@ -12,6 +12,7 @@ from registry.commands.options import (
     subcommand,
     with_target,
 )
+from registry.describe import kind_of
 from registry.store import open_store
 from registry.verify import Verification, verify
 
@@ -51,7 +52,7 @@ def verify_command(
 def _verified(found: Verification) -> str:
     rows = [
         f"{item.status:<8} {item.part:<9} {human_bytes(item.descriptor.size):>10}  "
-        f"{item.descriptor.title or item.descriptor.media_type}  {item.reason}".rstrip()
+        f"{item.descriptor.title or kind_of(item.descriptor)}  {item.reason}".rstrip()
         for item in found.judgements
     ]
     wrong = sum(item.status != "ok" for item in found.judgements)
