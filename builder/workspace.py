@@ -57,6 +57,8 @@ def prepare(
             else:
                 shutil.copyfile(source, target)
         (space.recipe / "parameters.json").write_text(json.dumps(parameters, indent=1))
+        _open(space.inputs, files=False)  # files there are the cache's own
+        _open(space.recipe)
         for folder in (space.work, space.out):
             give(folder)
     return space
@@ -83,9 +85,22 @@ def container_user() -> str:
     return f"{os.geteuid()}:{os.getegid()}"
 
 
+def _open(root: Path, *, files: bool = True) -> None:
+    """Modes that the caller's umask, and that of the checkout, have no say in.
+
+    The container's user is a stranger to the folders, and modes of sources end in wheels.
+    """
+    for path in (root, *root.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+        elif files:
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+
+
 def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+        target.chmod(0o444)

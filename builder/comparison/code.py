@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from builder.comparison.content import compare_strings, compare_text, how_bytes_differ
 from builder.comparison.model import Part
-from builder.comparison.reasons import explain
+from builder.comparison.reasons import explain, without_ids
 from builder.fatbin import Entry, FatbinError, Kind, parse_fatbin
 from builder.fatbin_payload import unpack
 
 _PTX_ENTRY = re.compile(rb"\.entry\s+([\w$]+)")
-_NAMED = 3
+_NAMED, _WIDTH = 3, 80
 _SECTION_ROW, _SECTIONS_AT, _SECTION_COUNTS = 64, 40, 58
 _NOBITS = 8
 
@@ -42,7 +42,7 @@ class _Piece:
     def name(self) -> str:
         kernels = _kernels(self.entry, self.content)
         more = f" and {len(kernels) - _NAMED} more" if len(kernels) > _NAMED else ""
-        of = f" ({', '.join(kernels[:_NAMED])}{more})" if kernels else ""
+        of = f" ({', '.join(k[:_WIDTH] for k in kernels[:_NAMED])}{more})" if kernels else ""
         return f"region {self.region} entry {self.number}, {self.entry.architecture}{of}"
 
 
@@ -52,10 +52,10 @@ def compare_device_code(a: bytes, b: bytes, where: str) -> tuple[Part, ...]:
     if [(p.region, p.number) for p in ours] == [(p.region, p.number) for p in theirs]:
         changed = [pair for pair in zip(ours, theirs, strict=True) if _differ(*pair)]
         if len(changed) > 1 and _same(ours, theirs):
-            return (Part(where, f"{len(changed)} entries lie elsewhere", "ordering"),)
+            return (Part(where, f"{len(changed)} entries lie elsewhere", ("ordering",)),)
         return tuple(part for one, other in changed for part in _entry(one, other, where))
     if _same(ours, theirs):
-        return (Part(where, "the same entries in other regions", "ordering"),)
+        return (Part(where, "the same entries in other regions", ("ordering",)),)
     return (
         *_surplus(ours, theirs, where, "a"),
         *_surplus(theirs, ours, where, "b"),
@@ -100,10 +100,10 @@ def _entry(one: _Piece, other: _Piece, where: str) -> Iterator[Part]:
         yield Part(place, f"{how_bytes_differ(one.stored, other.stored)}; it cannot be unpacked")
     elif one.payload == other.payload:
         head = one.stored[: one.entry.header_size] == other.stored[: other.entry.header_size]
-        yield Part(place, "stored in another way" if not head else "padding", "packing")
+        yield Part(place, "stored in another way" if not head else "padding", ("packing",))
     elif one.entry.kind == Kind.PTX:
         part = compare_text(one.payload.rstrip(b"\0"), other.payload.rstrip(b"\0"))
-        yield Part(f"{place} {part.where}", part.what, part.reason, part.lines)
+        yield Part(f"{place} {part.where}", part.what, part.reasons, part.lines)
     else:
         yield from _cubin(one.payload, other.payload, place)
 
@@ -139,7 +139,9 @@ def _cubin_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
     table = cubin[rows[names][4] : rows[names][4] + rows[names][5]]
     seen: Counter[str] = Counter()
     for name, kind, _, _, offset, size in rows:
-        label = table[name:].split(b"\0", 1)[0].decode("utf-8", "replace") or "(unnamed)"
+        # Sections are named after kernels, and these after nvcc's module id.
+        label = without_ids(table[name:].split(b"\0", 1)[0].decode("utf-8", "replace"))
+        label = label or "(unnamed)"
         seen[label] += 1
         label = label if seen[label] == 1 else f"{label} ({seen[label]})"
         yield label, b"" if kind == _NOBITS else cubin[offset : offset + size]
@@ -147,5 +149,5 @@ def _cubin_sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _kernels(entry: Entry, content: bytes) -> list[str]:
     if entry.kind == Kind.PTX:
-        return [name.decode("ascii", "replace") for name in _PTX_ENTRY.findall(content)]
+        return [without_ids(n.decode("ascii", "replace")) for n in _PTX_ENTRY.findall(content)]
     return [n.removeprefix(".text.") for n, _ in _cubin_sections(content) if n.startswith(".text.")]

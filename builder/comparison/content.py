@@ -64,7 +64,7 @@ def compare_text(a: bytes, b: bytes) -> Part:
     if ours == theirs:
         return Part("line ends", how_bytes_differ(a, b))
     if sorted(ours) == sorted(theirs):
-        return Part("lines", "the same lines", "ordering")
+        return Part("lines", "the same lines", ("ordering",))
     if max(len(ours), len(theirs)) > _MOST_LINES:
         return compare_bytes(a, b)
     first = next(
@@ -81,5 +81,5 @@ def compare_text(a: bytes, b: bytes) -> Part:
 def compare_bytecode(a: bytes, b: bytes) -> Part:
     """A ``.pyc`` file, whose head holds the time of its source (PEP 552)."""
     if a[16:] == b[16:] and a[:8] == b[:8] and not a[4] & 1:
-        return Part("header", "the time of the source differs", "time-stamp")
+        return Part("header", "the time of the source differs", ("time-stamp",))
     return compare_bytes(a, b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from builder.comparison.code import compare_device_code
 from builder.comparison.content import compare_bytes, compare_strings
@@ -51,19 +52,19 @@ def _section(a: bytes, one: Section, b: bytes, other: Section, name: str) -> lis
         except FatbinError as error:
             return [Part(name, f"{compare_bytes(first, second).what}; {error.what}")]
     if one.label == BUILD_ID:
-        return [Part(name, compare_bytes(first, second).what, "build-id")]
+        return [Part(name, compare_bytes(first, second).what, ("build-id",))]
     if one.label.endswith(("str", "strtab")) and _strings(first) == _strings(second):
-        return [Part(name, "the same names", "ordering")]
+        return [Part(name, "the same names", ("ordering",))]
     return [compare_strings(first, second, name)]
 
 
 def _derived(parts: list[Part]) -> list[Part]:
     """Marks what follows from the others, where all of these have a reason."""
     own = [p for p in parts if p.where not in _OF_NAMES]
-    if not own or any(p.reason is None for p in own):
+    if not own or not all(p.reasons for p in own):
         return parts
     return [
-        Part(p.where, p.what, "follows") if p.where in _OF_NAMES and p.reason is None else p
+        replace(p, reasons=("follows",)) if p.where in _OF_NAMES and not p.reasons else p
         for p in parts
     ]
 
@@ -72,7 +73,9 @@ def _around(a: bytes, ours: dict[str, Section], b: bytes, theirs: dict[str, Sect
     """What differs although every section has the same bytes: tables, or what lies between."""
     moved = [n for n in ours if ours[n].offset != theirs[n].offset]
     if moved and list(ours) != list(theirs):
-        return Part("sections", "the same sections at other places", "ordering", tuple(moved[:4]))
+        return Part(
+            "sections", "the same sections at other places", ("ordering",), tuple(moved[:4])
+        )
     return Part("headers and padding", compare_bytes(a, b).what)
 
 

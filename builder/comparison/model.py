@@ -18,23 +18,24 @@ MOST_MEMBERS, MOST_PARTS = 100, 40
 class Part:
     """One place where two files differ.
 
-    where: a section, an entry of device code, lines. what: how it differs, in words. reason: a key
-    of `REASONS`, None where none is known. lines: a short diff, or what each side has there.
+    where: a section, an entry of device code, lines. what: how it differs, in words. reasons: keys
+    of `REASONS` that together account for it, empty where none is known. lines: a short diff, or
+    what each side has there.
     """
 
     where: str
     what: str
-    reason: str | None = None
+    reasons: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {"where": self.where, "what": self.what}
-        if self.reason:
-            found |= {"reason": self.reason, "because": REASONS[self.reason]}
+        if self.reasons:
+            found["reasons"] = [{"code": code, "because": REASONS[code]} for code in self.reasons]
         return found | ({"lines": list(self.lines)} if self.lines else {})
 
     def text(self) -> str:
-        because = f" [{self.reason}: {REASONS[self.reason]}]" if self.reason else ""
+        because = "".join(f" [{code}: {REASONS[code]}]" for code in self.reasons)
         return "\n".join(
             [f"{self.where}: {self.what}{because}", *(f"  {line}" for line in self.lines)]
         )
@@ -65,7 +66,7 @@ class Member:
     @property
     def unexplained(self) -> bool:
         """Whether something in it differs for no known reason."""
-        return not self.parts or any(part.reason is None for part in self.parts)
+        return not self.parts or not all(part.reasons for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -106,7 +107,7 @@ class Comparison:
     def unexplained(self) -> tuple[str, ...]:
         """Paths of the members that differ for no known reason; "" stands for the archive."""
         found = [member.path for member in self.members if member.unexplained]
-        return (*([""] if any(part.reason is None for part in self.archive) else []), *found)
+        return (*([""] if not all(part.reasons for part in self.archive) else []), *found)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data, long lists cut and counted."""

@@ -6,8 +6,10 @@ by the same word, both sides are equal.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 REASONS = {
     "time-stamp": "a time of the build",
@@ -24,20 +26,19 @@ REASONS = {
 }
 
 _HEX8 = rb"[0-9a-f]{8}"
+# _GLOBAL__N__<hash>_<length>_<file>_cu_<hash>[_<process>], also inside mangled names, whose
+# lengths in front change with it; _INTERNAL_… and __nv_static_… hold the same.
+_MODULE_ID = re.compile(
+    rb"\d*(?:_GLOBAL__N__|_INTERNAL_|__nv_static_\d+__|N__)"
+    + _HEX8
+    + rb"_\d+_\w+?_"
+    + _HEX8
+    + rb"(?:_\d+)?"
+)
+_SAME = "…".encode()
 _PATTERNS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("process-id", re.compile(rb"tmpxft_" + _HEX8 + rb"_" + _HEX8)),
-    # _GLOBAL__N__<hash>_<length>_<file>_cu_<hash>[_<process>], also inside mangled names, whose
-    # lengths in front change with it; _INTERNAL_… and __nv_static_… hold the same.
-    (
-        "module-id",
-        re.compile(
-            rb"\d*(?:_GLOBAL__N__|_INTERNAL_|__nv_static_\d+__|N__)"
-            + _HEX8
-            + rb"_\d+_\w+?_"
-            + _HEX8
-            + rb"(?:_\d+)?"
-        ),
-    ),
+    ("module-id", _MODULE_ID),
     (
         "time-stamp",
         re.compile(
@@ -54,36 +55,62 @@ _PATTERNS: tuple[tuple[str, re.Pattern[bytes]], ...] = (
         ),
     ),
 )
+_LARGEST = 16 << 20
+"""Bytes of a content that is gone through as a whole, once for each set of patterns."""
 _STRING = re.compile(rb"[\x20-\x7e]{6,}")
 
 
-def explain(a: bytes, b: bytes) -> str | None:
-    """The reason that accounts for all that differs between two pieces of content, if one does.
+def explain(a: bytes, b: bytes) -> tuple[str, ...]:
+    """The fewest reasons that account for all that differs between two contents; () for none.
 
     >>> explain(b"built 2026-11-30", b"built 2026-12-01")
-    'time-stamp'
+    ('time-stamp',)
     >>> explain(b"/tmp/a/x.cu", b"/home/me/x.cu")
-    'build-path'
-    >>> explain(b"one", b"two") is None
-    True
+    ('build-path',)
+    >>> explain(b"one", b"two")
+    ()
     """
-    for reason, pattern in _PATTERNS:
-        if pattern.sub(b"\0", a) == pattern.sub(b"\0", b):
-            return reason
-    return _by_strings(a, b)
-
-
-def _by_strings(a: bytes, b: bytes) -> str | None:
-    """By the strings that only one side has: content between them may have moved."""
+    relevant = [(code, p) for code, p in _PATTERNS if p.search(a) and p.search(b)]
+    if max(len(a), len(b)) <= _LARGEST:
+        found = _fewest(relevant, lambda pattern, side: pattern.sub(_SAME, side), a, b)
+        if found:
+            return found
+    # Content between strings may have moved, so the strings that one side alone has are compared.
     ours, theirs = set(_STRING.findall(a)), set(_STRING.findall(b))
-    only_a, only_b = ours - theirs, theirs - ours
-    if not only_a or not only_b:
-        return None
-    for reason, pattern in _PATTERNS:
-        changed = {pattern.sub(b"\0", s) for s in only_a}
-        if changed == {pattern.sub(b"\0", s) for s in only_b} and changed != only_a:
-            return reason
-    return None
+    if not ours - theirs or not theirs - ours:
+        return ()
+    return _fewest(
+        relevant,
+        lambda pattern, side: frozenset(pattern.sub(_SAME, s) for s in side),
+        frozenset(ours - theirs),
+        frozenset(theirs - ours),
+    )
+
+
+def _fewest(
+    patterns: Sequence[tuple[str, re.Pattern[bytes]]],
+    replace: Callable[[re.Pattern[bytes], Any], Any],
+    a: Any,
+    b: Any,
+) -> tuple[str, ...]:
+    """The smallest set of patterns with which both sides become equal."""
+    for count in range(1, len(patterns) + 1):
+        for chosen in itertools.combinations(patterns, count):
+            one, other = a, b
+            for _, pattern in chosen:
+                one, other = replace(pattern, one), replace(pattern, other)
+            if one == other:
+                return tuple(code for code, _ in chosen)
+    return ()
+
+
+def without_ids(name: str) -> str:
+    """A symbol's name with the same word in place of every module id.
+
+    >>> without_ids("_ZN41_GLOBAL__N__47a96093_4_k_cu_a8ae23a5_94185touchEPi")
+    '_ZN…touchEPi'
+    """
+    return _MODULE_ID.sub(_SAME, name.encode()).decode("utf-8", "replace")
 
 
 def samples(a: bytes, b: bytes, most: int = 3) -> tuple[str, ...]:

@@ -29,13 +29,13 @@ LARGEST = 2 << 30
 
 _LOCAL_HEADER = 30
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-_ZIP_FACTS: tuple[tuple[str, str | None, Callable[[zipfile.ZipInfo], object]], ...] = (
-    ("time stamps", "time-stamp", lambda i: i.date_time),
-    ("permissions", "file-mode", lambda i: i.external_attr >> 16),
-    ("compression", "packing", lambda i: i.compress_type),
-    ("flags", None, lambda i: (i.flag_bits, i.create_system, i.create_version, i.extract_version)),
-    ("attributes", None, lambda i: (i.external_attr & 0xFFFF, i.internal_attr)),
-    ("extra fields", None, lambda i: (i.extra, i.comment)),
+_ZIP_FACTS: tuple[tuple[str, tuple[str, ...], Callable[[zipfile.ZipInfo], object]], ...] = (
+    ("time stamps", ("time-stamp",), lambda i: i.date_time),
+    ("permissions", ("file-mode",), lambda i: i.external_attr >> 16),
+    ("compression", ("packing",), lambda i: i.compress_type),
+    ("flags", (), lambda i: (i.flag_bits, i.create_system, i.create_version, i.extract_version)),
+    ("attributes", (), lambda i: (i.external_attr & 0xFFFF, i.internal_attr)),
+    ("extra fields", (), lambda i: (i.extra, i.comment)),
 )
 
 
@@ -149,9 +149,9 @@ def _record(
     for name in [] if stale else foreign:
         yield Part(f"row {name}", "differs although the member does not")
     if own := [n for n in changed if n not in foreign]:
-        yield Part("rows", f"{len(own)} of members that differ", "follows", tuple(own[:6]))
+        yield Part("rows", f"{len(own)} of members that differ", ("follows",), tuple(own[:6]))
     if not changed:
-        yield Part("rows", "the same rows", "ordering")
+        yield Part("rows", "the same rows", ("ordering",))
 
 
 def _archive(
@@ -162,20 +162,20 @@ def _archive(
     both = [name for name in ours if name in theirs]
     parts = []
     if both != [name for name in theirs if name in ours]:
-        parts.append(Part("order of members", "the same members", "ordering"))
+        parts.append(Part("order of members", "the same members", ("ordering",)))
     elif sorted(both, key=lambda n: ours[n].header_offset) != sorted(
         both, key=lambda n: theirs[n].header_offset
     ):
-        parts.append(Part("places of members", "stored in another order", "ordering"))
+        parts.append(Part("places of members", "stored in another order", ("ordering",)))
     packed = set()
-    for what, reason, fact in _ZIP_FACTS:
+    for what, reasons, fact in _ZIP_FACTS:
         names = [n for n in both if fact(ours[n]) != fact(theirs[n])]
         if what == "compression":
             packed = set(names)
         if names:
             pair = (_shown(fact(side[names[0]])) for side in (ours, theirs))
             example = f"{names[0]}: {', '.join(pair)}"
-            parts.append(Part(what, f"differ in {len(names)} members", reason, (example,)))
+            parts.append(Part(what, f"differ in {len(names)} members", reasons, (example,)))
     repacked = [
         n
         for n in both
@@ -185,9 +185,9 @@ def _archive(
     ]
     if repacked:
         what = f"{len(repacked)} members of the same content"
-        parts.append(Part("compressed sizes", what, "packing", tuple(repacked[:4])))
+        parts.append(Part("compressed sizes", what, ("packing",), tuple(repacked[:4])))
     if first.comment != second.comment:
-        parts.append(Part("comment", "differs", None, (repr(first.comment), repr(second.comment))))
+        parts.append(Part("comment", "differs", (), (repr(first.comment), repr(second.comment))))
     return tuple(parts)
 
 
@@ -200,7 +200,7 @@ def _stored(a: Path, b: Path, first: zipfile.ZipFile) -> Part:
         last = max(before, key=lambda info: info.header_offset)
         head = last.header_offset + _LOCAL_HEADER + len(last.orig_filename.encode())
         if head <= offset < head + last.compress_size:
-            return Part(f"stored bytes of {last.filename}", what, "packing")
+            return Part(f"stored bytes of {last.filename}", what, ("packing",))
     return Part("file", f"{what}, outside of every member")
 
 
