@@ -99,8 +99,12 @@ def _entry(one: _Piece, other: _Piece, where: str) -> Iterator[Part]:
     elif one.payload is None or other.payload is None:
         yield Part(place, f"{how_bytes_differ(one.stored, other.stored)}; it cannot be unpacked")
     elif one.payload == other.payload:
-        head = one.stored[: one.entry.header_size] == other.stored[: other.entry.header_size]
-        yield Part(place, "stored in another way" if not head else "padding", ("packing",))
+        packed = one.entry.compression or other.entry.compression
+        bodies = (p.stored[p.entry.header_size :] for p in (one, other))
+        if packed and len(set(bodies)) == 2:
+            yield Part(place, "the code is packed in another way", ("packing",))
+        else:
+            yield Part(place, f"around the code, {how_bytes_differ(one.stored, other.stored)}")
     elif one.entry.kind == Kind.PTX:
         part = compare_text(one.payload.rstrip(b"\0"), other.payload.rstrip(b"\0"))
         yield Part(f"{place} {part.where}", part.what, part.reasons, part.lines)
