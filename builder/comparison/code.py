@@ -9,14 +9,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from builder.comparison.content import compare_strings, compare_text, how_bytes_differ
+from builder.comparison.content import (
+    compare_bytes,
+    compare_strings,
+    compare_text,
+    how_bytes_differ,
+)
 from builder.comparison.model import Part
 from builder.comparison.reasons import explain, without_ids
 from builder.fatbin import Entry, FatbinError, Kind, parse_fatbin
 from builder.fatbin_payload import unpack
 
 _PTX_ENTRY = re.compile(rb"\.entry\s+([\w$]+)")
-_NAMED, _WIDTH = 3, 80
+_NAMED, _WIDTH = 3, 60
 _SECTION_ROW, _SECTIONS_AT, _SECTION_COUNTS = 64, 40, 58
 _NOBITS = 8
 
@@ -122,6 +127,8 @@ def _cubin(a: bytes, b: bytes, place: str) -> Iterator[Part]:
         found = True
         if one is None or other is None:
             yield Part(f"{place} {name}", f"only in {'a' if other is None else 'b'}")
+        elif name.startswith(".text."):
+            yield compare_bytes(one, other, f"{place} {name}")
         else:
             yield compare_strings(one, other, f"{place} {name}")
     if not found:

@@ -11,6 +11,7 @@ from builder.comparison.model import Part
 from builder.elf_layout import Layout, LayoutError, Section
 from builder.fatbin import SECTIONS, FatbinError
 
+SHF_EXECINSTR = 0x4
 BUILD_ID = ".note.gnu.build-id"
 _OF_NAMES = frozenset(
     {".symtab", ".dynsym", ".hash", ".gnu.hash", ".gnu.version", ".rela.dyn", ".rela.plt"}
@@ -55,6 +56,8 @@ def _section(a: bytes, one: Section, b: bytes, other: Section, name: str) -> lis
         return [Part(name, compare_bytes(first, second).what, ("build-id",))]
     if one.label.endswith(("str", "strtab")) and _strings(first) == _strings(second):
         return [Part(name, "the same names", ("ordering",))]
+    if one.flags & SHF_EXECINSTR or one.label in _OF_NAMES:
+        return [compare_bytes(first, second, name)]
     return [compare_strings(first, second, name)]
 
 

@@ -92,6 +92,8 @@ def rebuild(
             refuse(published, tuple(changes))
 
     settle()
+    for what in published.unnamed:
+        say(f"its provenance names no {what}: this checkout's is taken")
     for change in changes:
         say(f"despite: {change.what}: published {change.published}, here {change.here}")
     with storage_errors("write", out):

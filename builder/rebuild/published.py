@@ -79,6 +79,12 @@ class Published:
         key = (self.record or {}).get("key") or {}
         return self.provenance.recipe or key.get("recipe")
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """What it does not name, so that nobody can tell whether it is the same here."""
+        named = {"recipe": self.recipe, "builder": self.provenance.builder}
+        return tuple(what for what, digest in named.items() if digest is None)
+
 
 def read_published(store: Store, target: str, keys: Sequence[PublicKey] = ()) -> Published:
     """Read what the tag or digest `target` names.

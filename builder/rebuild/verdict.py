@@ -50,6 +50,7 @@ def build_verdict(rebuilt: Rebuilt, builder_id: str | None = None) -> bytes:
             "verdict": comparison.verdict,
             "published": {"filename": title, **comparison.a.to_dict()},
             "rebuilt": {"filename": rebuilt.wheel.name, **comparison.b.to_dict()},
+            "unnamed": list(published.unnamed),
             "despite": [change.to_dict() for change in rebuilt.changes],
             # a is the published wheel, b the rebuilt one.
             "comparison": comparison.to_dict(),

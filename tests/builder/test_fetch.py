@@ -111,8 +111,11 @@ def test_other_bytes_under_the_right_digest_are_refused_and_not_kept(index, cach
 def test_a_release_that_changed_since_it_was_locked_is_named(index, cache):
     item = wheel_input(index)
     index.files[item.filename] = ("a", b"another release of the same name")
-    with pytest.raises(NotFoundError, match="must not change"):
+    with pytest.raises(NotFoundError, match="must not change") as caught:
         fetch([item], cache, PackageIndex(index.url), nothing)
+    assert caught.value.expected == f"sha256:{item.sha256}"
+    changed = hashlib.sha256(b"another release of the same name").hexdigest()
+    assert caught.value.found == f"sha256:{changed}"
 
 
 def test_one_bad_input_does_not_keep_the_others_from_arriving(index, cache):

@@ -21,6 +21,10 @@ RECORD = {
     "schema": "vnd.kvreg.build-record.v1",
     "profile": {"name": "t4x2-cu128", "digest": "sha256:" + "1" * 64},
     "recipe": "vllm",
+    "builder": {
+        **{"version": "0.1.0", "digest": "sha256:" + "e1" * 32},
+        "recipe": "sha256:" + "e2" * 32,
+    },
     "started": "2026-11-30T13:45:09+00:00",
     "cost": {"wall_seconds": 2941.6},
     "wheel": {"filename": "vllm-0.18.1-cp312-cp312-linux_x86_64.whl", "sha256": WHEEL},
@@ -131,7 +135,9 @@ def test_a_compile_cache_that_nothing_went_through_was_not_used(counters):
 def test_every_input_by_its_own_digest():
     found = json.loads(build())["predicate"]["buildDefinition"]["resolvedDependencies"]
     digests = {item["digest"]["sha256"]: item for item in found}
-    assert set(digests) == {"2" * 64, "4" * 64, "5" * 64, "6" * 64, IMAGE}
+    makers = {"e1" * 32: "builder", "e2" * 32: "recipe"}
+    assert set(digests) == {"2" * 64, "4" * 64, "5" * 64, "6" * 64, IMAGE, *makers}
+    assert {digest: digests[digest]["annotations"]["kind"] for digest in makers} == makers
     sdist = digests["2" * 64]
     assert sdist["uri"] == "pkg:pypi/vllm@0.18.1?file_name=vllm-0.18.1.tar.gz"
     # Of a wheel that was read in part, only what was read is a dependency.
@@ -142,6 +148,12 @@ def test_every_input_by_its_own_digest():
     assert image["definition"] == RECORD["toolchain"]["inputs"]
     packages = hashlib.sha256(f'[["libc6","2.36-9","{"9" * 64}"]]'.encode()).hexdigest()
     assert (image["packages"], image["packagesDigest"]) == (1, f"sha256:{packages}")
+
+
+def test_records_of_older_builders_name_no_builder():
+    older = {key: value for key, value in RECORD.items() if key != "builder"}
+    found = json.loads(build(older))["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert not {item["annotations"]["kind"] for item in found} & {"builder", "recipe"}
 
 
 def test_a_pulled_base_is_named_by_both_of_its_digests():

@@ -134,8 +134,7 @@ def test_an_empty_runner_restores_the_compile_cache(
     assert found["compile_cache"]["direct_cache_hit"] >= 10
     assert found["compile_cache_storage"]["restored"] == pulled["digest"]
     assert found["compile_cache_storage"]["limit_bytes"] == 5_000_000_000
-    # From no cache at all it is the same wheel.
-    assert other(*BUILD, "--again", "--no-compile-cache").json()["sha256"] == result["sha256"]
+    # That it is the same wheel from no cache at all is shown in `test_rebuild.py`.
     entry = next(Path(other.environment["KVREG_BUILD_CACHE"]).glob("ccache/*/?/?/*R"))
     entry.chmod(0o644)
     entry.write_bytes(b"poison")

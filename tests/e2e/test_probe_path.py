@@ -65,14 +65,6 @@ def test_signed_when_published_and_refused_with_another_key(
     assert digests == {built_probe["sha256"], resolved["digest"].removeprefix("sha256:")}
 
 
-def test_building_again_gives_the_same_bytes(commands: Commands, built_probe):
-    again = commands(
-        *("builder", "build", "-p", PROFILE, "--toolchain", TOOLCHAIN, "--offline", "--json"),
-        *("--no-compile-cache", "--jobs", "1"),
-    ).json()
-    assert again["sha256"] == built_probe["sha256"]
-
-
 def test_the_page_of_the_record_names_wheel_toolchain_and_audit(commands: Commands, built_probe):
     page = commands("builder", "record", PROFILE).out
     for text in (built_probe["sha256"], TOOLCHAIN, "| sass | pass |", "native/kernels.cu"):

@@ -111,6 +111,7 @@ def test_the_dated_tag_is_never_moved(
         with pytest.raises(ContractError, match="never moved") as caught:
             publish(store, profile, [Layer(other, role="native")], date=DAY)
         assert caught.value.found == first.descriptor.digest
+        assert caught.value.expected not in (None, first.descriptor.digest)
         assert proxy.count("PUT") == sent, "refused before anything was sent"
         assert store.resolve("demo") == first.descriptor
         tomorrow = DAY + datetime.timedelta(1)
