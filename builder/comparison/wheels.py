@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from builder.cache import file_sha256
@@ -28,6 +30,7 @@ LARGEST = 2 << 30
 """Bytes of a member that is looked into; of a larger one only the hashes are compared."""
 
 _LOCAL_HEADER = 30
+_SERIAL = re.compile(rb"urn:uuid:[0-9a-f-]{36}")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 _ZIP_FACTS: tuple[tuple[str, tuple[str, ...], Callable[[zipfile.ZipInfo], object]], ...] = (
     ("time stamps", ("time-stamp",), lambda i: i.date_time),
@@ -121,8 +124,24 @@ def _look(
     if path.endswith(".pyc"):
         return "bytecode", (compare_bytecode(a, b),)
     if is_text(path, a, b):
-        return "text", (compare_text(a, b),)
+        part = compare_text(a, b)
+        if _repeats(a, b, hashes_a, hashes_b):
+            part = replace(part, reasons=("follows",))
+        return "text", (part,)
     return "bytes", (compare_bytes(a, b),)
+
+
+def _repeats(
+    a: bytes, b: bytes, hashes_a: Mapping[str, Side], hashes_b: Mapping[str, Side]
+) -> bool:
+    """Whether two texts differ in hashes of other members alone, as bills of materials do, whose
+    serial number is made of them."""
+    for path, one in hashes_a.items():
+        other = hashes_b.get(path)
+        if other is not None and one != other:
+            a = a.replace(one.sha256.encode(), path.encode())
+            b = b.replace(other.sha256.encode(), path.encode())
+    return _SERIAL.sub(b"", a) == _SERIAL.sub(b"", b)
 
 
 def _record(

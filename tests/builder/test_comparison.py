@@ -1,9 +1,11 @@
 """Two wheels compared: the place of every change is named, and a reason only where it accounts."""
 
 import io
+import json
 import shutil
 import subprocess
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,24 @@ def test_text_is_a_short_diff(tmp_path):
     assert part.lines == ("@@ -2 +2 @@", "-two", "+2")
     (part,) = member(pair(tmp_path, {"x.py": a}, {"x.py": b"three\ntwo\none\n"}), "x.py").parts
     assert part.reasons == ("ordering",)
+
+
+def test_a_bill_of_materials_follows_its_modules(module, tmp_path):
+    def wheel(code: bytes, serial: str, name: str = "demo") -> dict[str, bytes]:
+        bill = {
+            "serialNumber": f"urn:uuid:{serial}",
+            "name": name,
+            "hash": sha256(code).hexdigest(),
+        }
+        path = "demo_pkg-1.2+cu128.sm75.dist-info/sboms/x.cdx.json"
+        return {MODULE: code, path: json.dumps(bill, indent=1).encode()}
+
+    one, other = (f"{digit * 8}-1111-5111-8111-111111111111" for digit in "ab")
+    changed = replaced(module, b"2026-11-30", b"2026-12-01")
+    found = pair(tmp_path, wheel(module, one), wheel(changed, other))
+    assert found.unexplained == ()
+    found = pair(tmp_path, wheel(module, one), wheel(changed, other, name="else"))
+    assert [Path(path).name for path in found.unexplained] == ["x.cdx.json"]
 
 
 def test_a_record_that_is_not_true_of_its_wheel_is_named(tmp_path):

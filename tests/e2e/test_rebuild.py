@@ -205,6 +205,7 @@ def test_bytes_that_the_sources_do_not_give_are_named(
     assert not any(part.get("reasons") for part in module["parts"])
     # What repeats the module's hash follows it.
     assert {Path(path).name for path in members} == {"RECORD", "kvreg-builder.cdx.json"}
+    assert answer["comparison"]["unexplained"] == [MODULE]
     shown = commands("registry", "show", f"{store}:{PROFILE}").out
     assert "rebuild verdict: different" in shown
     # The two wheels are there to be looked at by hand.
