@@ -118,6 +118,8 @@ def rebuild(
     how = How(choose_jobs(jobs), compile_cache, despite_changes, offline)
     with open_store(parsed) as store:
         published = read_published(store, target, keys)
+        if attach:
+            store.prepare()  # what cannot be written to is found out now, not in an hour
         name = published.profile.name
         folder = _folder(out, checkout.build_folder(name) / "rebuilt")
         note(f"rebuilding {name} {published.descriptor.digest} of {store.location}")

@@ -8,9 +8,13 @@ import shutil
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from click.testing import CliRunner
 from google.protobuf import json_format
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
 
@@ -19,6 +23,7 @@ from builder.audit import audit_wheel
 from builder.bill import bill_of_materials, embed_bill
 from builder.build import adopt
 from builder.cache import InputCache, file_sha256
+from builder.cli import main
 from builder.commands.publish import publish_product
 from builder.commands.rebuild import deliver
 from builder.files import write_bytes, write_json
@@ -26,13 +31,14 @@ from builder.inputs import Input, write_lock
 from builder.jobs import Jobs
 from builder.layout import Checkout
 from builder.product import RECORD, SBOM, Product
+from builder.rebuild.changes import checkout_changes
 from builder.rebuild.making import How, Rebuilt, rebuild
 from builder.rebuild.published import read_published
 from builder.rebuild.verdict import PREDICATE_TYPE
 from builder.record import make_record, wheel_facts
 from builder.sources import builder_digest
 from builder.thin import build_thin
-from kvreg.errors import ContractError, NotFoundError, VerificationError
+from kvreg.errors import ContractError, KvregError, NotFoundError, VerificationError
 from kvreg.model.oci import MEDIA_TYPE_PROVENANCE
 from kvreg.model.profile import load_profile
 from kvreg.model.signature import parse_statement
@@ -40,6 +46,7 @@ from registry.attach import attach
 from registry.describe import MEDIA_TYPE_VERDICT, describe
 from registry.layout import Layout
 from registry.privatekey import generate_key
+from registry.publish import Layer, publish
 from registry.signing import attest, sign
 from registry.verify import verify
 from tests.builder.test_thin import THIN, UPSTREAM, module, upstream
@@ -250,11 +257,61 @@ def test_a_provenance_that_does_not_belong_is_not_believed(site):
     assert caught.value.problems[0].found == "0" * 64
 
 
+@pytest.fixture
+def product(site) -> Product:
+    made = site.make()
+    site.publish(made)
+    return made
+
+
+@only_thin
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_mutilated_provenance_is_an_error_that_is_reported(site, product, data):
+    statement = json.loads((product.folder / "provenance.json").read_text())
+    node = statement["predicate"]
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else [0]))
+        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.booleans()):
+            node[key] = data.draw(st.sampled_from([None, 5, "text", [], {}, [None], [[]]]))
+            break
+        node = node[key]
+    store = Layout(site.root / f"store-{uuid4()}")
+    publish(store, product.profile, [Layer(product.wheel, role="native")], dated=False)
+    subject = store.resolve(PROFILE)
+    statement["subject"][0]["digest"]["sha256"] = subject.digest.removeprefix("sha256:")
+    raw = json.dumps(statement).encode()
+    attach(store, subject, MEDIA_TYPE_PROVENANCE, raw, "provenance.json")
+    try:
+        published = read_published(store, PROFILE)
+    except KvregError:
+        return
+    checkout_changes(published, site.checkout)
+
+
+@only_thin
+def test_the_command(site, product, monkeypatch):
+    monkeypatch.setenv("KVREG_CHECKOUT", str(site.checkout.root))
+    reference = f"oci-layout:{site.store.path}:{PROFILE}"
+    command = ["rebuild", reference, "--cache", str(site.cache.root), "--offline"]
+    ended = CliRunner().invoke(main, command)
+    assert ended.exit_code == 0, ended.output
+    assert "identical" in ended.output
+    assert "verdict attached as sha256:" in ended.output
+    out = site.checkout.build_folder(PROFILE) / "rebuilt"
+    assert (out / "rebuild-verdict.json").is_file()
+    # Only our own folder is ever emptied.
+    assert CliRunner().invoke(main, [*command, "--out", str(out)]).exit_code == 2
+    again = CliRunner().invoke(main, [*command, "--no-attach", "--json"])
+    assert json.loads(again.stdout)["referrers"] == []
+    assert CliRunner().invoke(main, [*command[:1], reference + "x", *command[2:]]).exit_code == 3
+
+
 @only_thin
 def test_without_a_provenance_there_is_nothing_to_rebuild(site):
     product = site.make()
-    from registry.publish import Layer, publish
-
     publish(site.store, product.profile, [Layer(product.wheel, role="native")], dated=False)
     with pytest.raises(NotFoundError, match="has no provenance"):
         site.rebuild()
