@@ -17,6 +17,7 @@ from builder.cache import file_sha256
 from builder.key import recipe_digest
 from builder.recipes.model import recipe
 from builder.sources import builder_digest
+from builder.toolchain_packages import recorded_packages
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
 
@@ -103,7 +104,7 @@ def wheel_facts(wheel: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """What a record says of its toolchain; packages are (name, version, sha256).
+    """What a record says of its toolchain; packages as in `builder.toolchain`.
 
     `inputs` is the digest of the definition that the image was made from.
     """
@@ -115,7 +116,7 @@ class ToolchainFacts:
     gcc: str
     glibc: str
     python: str
-    packages: tuple[tuple[str, str, str], ...]
+    packages: tuple[tuple[str, str, str, str], ...]
 
 
 def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
@@ -131,7 +132,7 @@ def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
         gcc=found["gcc"],
         glibc=found["glibc"],
         python=found["versions"]["python"],
-        packages=tuple((p["name"], p["version"], p["sha256"]) for p in found["packages"]),
+        packages=recorded_packages(found["packages"]),
     )
 
 
