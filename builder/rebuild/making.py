@@ -84,20 +84,22 @@ def rebuild(
     (before anything is fetched or compiled), BuildError, and what the steps raise.
     """
     started = datetime.now(UTC)
-    changes = list(checkout_changes(published, checkout))
+    changes: list[Change] = []
 
-    def settle(more: tuple[Change, ...] = ()) -> None:
-        changes.extend(more)
+    def settle(found: tuple[Change, ...]) -> None:
         if not how.despite:
-            refuse(published, tuple(changes))
+            refuse(published, found)
+        for change in found:
+            say(f"despite: {change.what}: published {change.published}, here {change.here}")
+        changes.extend(found)
 
-    settle()
+    settle(checkout_changes(published, checkout))
     for what in published.unnamed:
         say(f"its provenance names no {what}: this checkout's is taken")
-    for change in changes:
-        say(f"despite: {change.what}: published {change.published}, here {change.here}")
-    with storage_errors("write", out):
-        out.mkdir(parents=True, exist_ok=True)
+    theirs = out / "published" / str(published.wheel.title)
+    with storage_errors("write", theirs):
+        theirs.parent.mkdir(parents=True, exist_ok=True)
+        store.fetch_blob(published.wheel, theirs)
     with tempfile.TemporaryDirectory(prefix="kvreg-locks-") as name:
         folder = Path(name)
         lay_out_locks(published, checkout, folder)
@@ -113,10 +115,7 @@ def rebuild(
     # Without an audit and a key: it can be read, and not be published.
     record["wheel"] = wheel_facts(built.wheel)
     write_json(out / RECORD, record)
-    theirs = out / "published" / str(published.wheel.title)
-    with progress(None, "comparing") as bar, storage_errors("write", theirs):
-        theirs.parent.mkdir()
-        store.fetch_blob(published.wheel, theirs)
+    with progress(None, "comparing") as bar:
         comparison = compare_wheels(theirs, built.wheel, bar.update)
     finished = datetime.now(UTC)
     return Rebuilt(
