@@ -37,8 +37,6 @@ from sweeps.warming import Warming
 
 ROOT = Path(__file__).resolve().parents[1]
 TRY_AGAIN = 75
-SAVING_S = 15.0
-"""What is kept back of the budget for packing; as much again before a sweep is interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runner.notes["warmed"] = warming.wait(60.0)
     left = 0
     for plan in plans:
-        until = began + options.budget - SAVING_S
+        until = began + options.budget - options.margin
         with runner.step(f"sweep {plan.name}"):
             left += runner.sweep(plan, until)
         print(table(plan.folder), flush=True)
@@ -100,6 +98,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--work", type=Path, default=Path("sweeps"), help="home, caches, sweeps [sweeps]")
     add("--out", type=Path, default=Path("out"), help="gets what leaves the machine [out]")
     add("--budget", type=float, default=540.0, metavar="S", help="seconds, packing included")
+    add(
+        "--margin",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help="kept back of the budget for packing, and as much again before a cell is broken off",
+    )
     add("--engine-command", metavar="CMD", help="another server, for a host without GPUs")
     add("--sampler", default="auto", help="as of kvreg sweep run")
     add("--merge", type=Path, metavar="DIR", help="put the files of several calls together here")

@@ -19,7 +19,6 @@ OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-_PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Runner:
             else ["--profile", self.options.profile]
         )
         resume = ["--resume"] if (plan.folder / "ledger.jsonl").exists() else []
-        seconds = until - _PATIENCE_S - time.monotonic()
+        seconds = until - self.options.margin - time.monotonic()
         if seconds > 0:
             command = [
                 *(*self.kvreg, "sweep", "run", str(plan.file), "--out", str(plan.folder)),
