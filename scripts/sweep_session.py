@@ -77,6 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with runner.step("save"):
         for plan in plans:
             save(plan.folder, out)
+    with runner.step("save caches"):
         save_caches(work, out)
     runner.notes["seconds"] = round(time.monotonic() - began, 1)
     (out / "session.json").write_text(json.dumps(runner.notes, indent=1), "utf-8")
