@@ -124,7 +124,6 @@ class _Making:
         missing = sum(blobs.missing_bytes(source, descriptor) for descriptor in descriptors)
         claims = [_claimed_unpacked(layer) for layer in self.layers]
         self.home.require_space(missing + sum(claim or 0 for claim in claims), "for the artifact")
-        self._keep_small(source)
         folder = self.home.staging(self.profile.digest)
         remove(folder)
         with ExitStack() as stack:
@@ -132,6 +131,8 @@ class _Making:
             stack.callback(remove, folder)
             fetched = stack.enter_context(self._progress(source, descriptors))
             transfer = stack.enter_context(blobs.transfer(source, descriptors, fetched))
+            # It waits for the disk: while the first bytes come.
+            self._keep_small(source)
             try:
                 plans = self._plan(transfer, claims, stack)
                 unpacked = self._unpack(plans)

@@ -1,13 +1,14 @@
 """Unpacks planned members in parallel, as soon as their bytes are there, and hashes all of them.
 
 Members of more than a megabyte come first, the largest first, so that no core is left alone with
-one at the end; each is inflated in one thread and hashed and written in another. The others go in
-batches of neighbours, which are read at once.
+one at the end. A chunk is hashed and written by the thread that has inflated it, while it is in
+that core's cache; only a member that is larger than a worker's share of everything is hashed and
+written in a thread of its own, behind the inflating. The others go in batches of neighbours, which
+are read at once.
 """
 
 import hashlib
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from kvreg.errors import Problem
 from kvreg.wheel import localheader
 from kvreg.wheel.content import Content
 from kvreg.wheel.inflate import DamagedError, Inflate
+from kvreg.wheel.output import Behind, Sink, algorithm, create, mode_of, write
 from kvreg.wheel.plan import Placement, WheelPlan
 from kvreg.wheel.record import RecordRow
 from kvreg.wheel.reuse import EarlierFiles
@@ -24,8 +26,6 @@ from kvreg.wheel.scripts import rewritten
 
 _LARGE = 1 << 20
 _PIECE = 1 << 18
-# Chunks that wait to be hashed and written: what one large member can hold of memory.
-_BEHIND = 4
 
 Result = RecordRow | Problem
 
@@ -102,6 +102,7 @@ class Unpacker:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._results: dict[tuple[int, str], Result] = {}
+        self._share = 0
         self.reused = 0
 
     def run(self, workers: int) -> Mapping[tuple[int, str], Result]:
@@ -109,9 +110,12 @@ class Unpacker:
 
         Raises what ended the transfer, or `OSError`; no worker is left when it does.
         """
+        workers = max(1, workers)
+        batches = (*self._large, *self._small)
+        self._share = sum(p.member.size for batch in batches for p in batch.placements) // workers
         threads = [
             threading.Thread(target=self._work, name=f"kvreg-unpack-{number}", daemon=True)
-            for number in range(max(1, workers))
+            for number in range(workers)
         ]
         try:
             for thread in threads:
@@ -179,7 +183,7 @@ class Unpacker:
         member = placement.member
         if placement.is_script:
             return None
-        mode = _mode(placement, self._target.mask)
+        mode = mode_of(placement, self._target.mask)
         path = f"{batch.site}/{placement.path}"
         if not self._target.earlier.place(member.row, member.size, path, mode):
             return None
@@ -211,7 +215,7 @@ class Unpacker:
             content = packed
         else:
             content = self._target.inflate.whole(packed, member.size)
-        state = hashlib.new(_algorithm(member.row), content)
+        state = hashlib.new(algorithm(member.row), content)
         if state.digest() != member.row.digest:
             return _mismatch(member.name, member.row, state.digest())
         row = _row(placement)
@@ -220,9 +224,9 @@ class Unpacker:
             row = RecordRow(
                 placement.path, "sha256", hashlib.sha256(content).digest(), len(content)
             )
-        handle = _create(self._target, batch.site, placement)
+        handle = create(batch.site, placement, self._target.mask)
         try:
-            _write(handle, content)
+            write(handle, content)
         finally:
             os.close(handle)
         return row
@@ -252,15 +256,21 @@ class Unpacker:
         pieces = _pieces(content, start, start + member.info.compress_size)
         if member.info.compress_type == ZIP_DEFLATED:
             pieces = self._target.inflate.chunks(pieces, member.size)
-        sink = _Sink(self._target, batch.site, placement)
+        sink = Sink(batch.site, placement, self._target.mask, self._target.interpreter)
+        behind = Behind(sink.put) if member.size > self._share else None
+        put = behind.put if behind is not None else sink.put
         try:
             for piece in pieces:
                 if self._error is not None:
                     raise _StoppedError
-                sink.put(piece)
+                put(piece)
                 self._report(len(piece))
         finally:
-            sink.close()
+            try:
+                if behind is not None:
+                    behind.close()
+            finally:
+                sink.close()
         if sink.found != member.row.digest:
             return _mismatch(member.name, member.row, sink.found)
         if sink.written is not None:
@@ -278,58 +288,6 @@ class _HeaderError(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
         self.problem = problem
-
-
-class _Sink:
-    """Hashes and writes the chunks of a large member in a thread of its own.
-
-    After `close`: `found`, the digest of what came; of a script that was changed also `written`
-    and `size`, the digest and size of what was written.
-    """
-
-    def __init__(self, target: Target, site: str, placement: Placement) -> None:
-        self._interpreter = target.interpreter if placement.is_script else None
-        self._state = hashlib.new(_algorithm(placement.member.row))
-        self._changed = hashlib.sha256() if placement.is_script else None
-        self._error: BaseException | None = None
-        self._queue: queue.Queue[bytes | None] = queue.Queue(_BEHIND)
-        self.size = 0
-        self._handle = _create(target, site, placement)
-        self._thread = threading.Thread(target=self._run, name="kvreg-write", daemon=True)
-        self._thread.start()
-
-    def put(self, chunk: bytes) -> None:
-        """Take the next bytes; waits when the disk is behind."""
-        self._queue.put(chunk)
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """Wait until everything is written."""
-        self._queue.put(None)
-        self._thread.join()
-        os.close(self._handle)
-        if self._error is not None:
-            raise self._error
-        self.found = self._state.digest()
-        self.written = self._changed.digest() if self._changed is not None else None
-
-    def _run(self) -> None:
-        while (chunk := self._queue.get()) is not None:
-            if self._error is not None:
-                # Goes on taking, so that nobody waits for room in the queue.
-                continue
-            try:
-                self._state.update(chunk)
-                if self._changed is not None:
-                    if self._interpreter is not None:
-                        # The line to change is in the first chunk, if anywhere.
-                        chunk, self._interpreter = rewritten(chunk, self._interpreter), None
-                    self._changed.update(chunk)
-                _write(self._handle, chunk)
-                self.size += len(chunk)
-            except BaseException as error:
-                self._error = error
 
 
 def _packed(raw: bytes, placement: Placement) -> bytes:
@@ -362,33 +320,6 @@ def _row(placement: Placement) -> RecordRow:
     """The row of a file that is as it is in the wheel."""
     row = placement.member.row
     return RecordRow(placement.path, row.algorithm, row.digest, placement.member.size)
-
-
-def _create(target: Target, site: str, placement: Placement) -> int:
-    path = f"{site}/{placement.path}"
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-    if _is_executable(placement):
-        os.fchmod(handle, _mode(placement, target.mask))
-    return handle
-
-
-def _mode(placement: Placement, mask: int) -> int:
-    return (0o777 & ~mask) | 0o111 if _is_executable(placement) else 0o666 & ~mask
-
-
-def _is_executable(placement: Placement) -> bool:
-    return placement.is_script or placement.member.executable
-
-
-def _write(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _algorithm(row: RecordRow) -> str:
-    assert row.algorithm is not None, "a member without a hash is refused before"
-    return row.algorithm
 
 
 def _mismatch(name: str, row: RecordRow, found: bytes) -> Problem:
