@@ -3,8 +3,11 @@
 Members of more than a megabyte come first, the largest first, so that no core is left alone with
 one at the end. A chunk is hashed and written by the thread that has inflated it, while it is in
 that core's cache; only a member that is larger than a worker's share of everything is hashed and
-written in a thread of its own, behind the inflating. The others go in batches of neighbours, which
-are read at once.
+written in a thread of its own, behind the inflating.
+
+The others go in batches of neighbours, which are read at once. What they cost is mostly the
+interpreter's work, and that runs in one thread at a time. So they are one worker's, from when they
+are the most that is left; others help with them when there is nothing else.
 """
 
 import hashlib
@@ -26,6 +29,8 @@ from kvreg.wheel.scripts import rewritten
 
 _LARGE = 1 << 20
 _PIECE = 1 << 18
+# What making a file costs, in bytes that could be unpacked meanwhile.
+_FILE = 1 << 16
 
 Result = RecordRow | Problem
 
@@ -62,6 +67,11 @@ class Batch:
         return self.placements[0].member.start
 
     @property
+    def cost(self) -> int:
+        """How much work it is, in bytes."""
+        return sum(placement.member.size + _FILE for placement in self.placements)
+
+    @property
     def needed(self) -> int:
         """Up to where bytes must be there before it is worth to begin."""
         if self.large:
@@ -92,10 +102,11 @@ class Unpacker:
     """Workers that unpack batches. `reused` counts bytes that needed no unpacking."""
 
     def __init__(self, work: Sequence[Batch], target: Target, progress: Callable[[int], object]):
-        self._large = sorted(
-            (batch for batch in work if batch.large), key=lambda b: -b.placements[0].member.size
-        )
+        self._large = sorted((batch for batch in work if batch.large), key=lambda b: -b.cost)
         self._small = [batch for batch in work if not batch.large]
+        self._cost = sum(batch.cost for batch in work)
+        self._small_cost = sum(batch.cost for batch in self._small)
+        self._at_small = 0
         self._contents = [batch.plan.content for batch in work]
         self._target = target
         self._progress = progress
@@ -111,8 +122,7 @@ class Unpacker:
         Raises what ended the transfer, or `OSError`; no worker is left when it does.
         """
         workers = max(1, workers)
-        batches = (*self._large, *self._small)
-        self._share = sum(p.member.size for batch in batches for p in batch.placements) // workers
+        self._share = self._cost // workers
         threads = [
             threading.Thread(target=self._work, name=f"kvreg-unpack-{number}", daemon=True)
             for number in range(workers)
@@ -134,8 +144,10 @@ class Unpacker:
         return self._results
 
     def _work(self) -> None:
+        at_small = False
         try:
-            while (batch := self._take()) is not None:
+            while (batch := self._take(at_small)) is not None:
+                at_small = not batch.large
                 if batch.large:
                     self._unpack_large(batch)
                 else:
@@ -150,18 +162,20 @@ class Unpacker:
         for content in self._contents:
             content.abort()
 
-    def _take(self) -> Batch | None:
-        """The best batch whose bytes are there; waits for bytes; None when nothing is left."""
+    def _take(self, at_small: bool) -> Batch | None:
+        """The best batch whose bytes are there; waits for bytes; None when nothing is left.
+
+        `at_small` says whether the worker's last batch was of small members.
+        """
         while self._error is None:
             with self._lock:
-                remaining = [*self._large, *self._small]
+                remaining = self._in_order(at_small)
                 if not remaining:
                     return None
-                for batches in (self._large, self._small):
-                    for batch in batches:
-                        if batch.plan.content.has(batch.start, batch.needed):
-                            batches.remove(batch)
-                            return batch
+                for batch in remaining:
+                    if batch.plan.content.has(batch.start, batch.needed):
+                        self._remove(batch, at_small)
+                        return batch
             content = remaining[0].plan.content
             with content.changed:
                 ready = any(item.plan.content.has(item.start, item.needed) for item in remaining)
@@ -169,6 +183,23 @@ class Unpacker:
                     content.check()
                     content.changed.wait()
         return None
+
+    def _in_order(self, at_small: bool) -> list[Batch]:
+        """What is left, the best for a worker first."""
+        nobody_else = self._at_small == int(at_small)
+        most = self._large[0].cost if self._large else 0
+        if nobody_else and (at_small or self._small_cost > most):
+            return [*self._small, *self._large]
+        return [*self._large, *self._small]
+
+    def _remove(self, batch: Batch, at_small: bool) -> None:
+        self._at_small -= at_small
+        if batch.large:
+            self._large.remove(batch)
+        else:
+            self._small.remove(batch)
+            self._small_cost -= batch.cost
+            self._at_small += 1
 
     def _done(self, batch: Batch, placement: Placement, result: Result) -> None:
         with self._lock:
