@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.markers import default_environment
 from packaging.metadata import parse_email
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
 
 from builder.index import IndexFile, PackageIndex, index_url, target_tags
@@ -99,7 +99,7 @@ def lock_requirements(wanted: Requirements, index: PackageIndex, say: Say) -> li
     needed: list[str] = []
     for name, version in alone:
         file = index.best_wheel(name, version, target_tags())
-        for requirement in _requirements_of(file, index):
+        for requirement in _with_extras(_requirements_of(file, index), index):
             if canonicalize_name(requirement.name) in wanted.unneeded:
                 continue
             if [s.operator for s in requirement.specifier] == ["=="]:
@@ -185,9 +185,36 @@ def _members(
     return tuple(sorted(members, key=lambda m: m.path))
 
 
-def _requirements_of(file: IndexFile, index: PackageIndex) -> list[Requirement]:
-    with index.open_zip(file) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        raw, _ = parse_email(archive.read(name))
+def _requirements_of(
+    file: IndexFile, index: PackageIndex, extras: Iterable[str] = ("",)
+) -> list[Requirement]:
+    raw, _ = parse_email(index.metadata(file))
     found = [Requirement(text) for text in raw.get("requires_dist", [])]
-    return [r for r in found if r.marker is None or r.marker.evaluate(_MARKERS)]
+    wanted = [_MARKERS | {"extra": extra} for extra in extras]
+    return [r for r in found if r.marker is None or any(map(r.marker.evaluate, wanted))]
+
+
+def _with_extras(requirements: Iterable[Requirement], index: PackageIndex) -> list[Requirement]:
+    """With what the extras of pinned ones ask for in their place, pinned to one version each.
+
+    torch for CUDA 13 names its libraries so: ``cuda-toolkit[cublas,cudart,...]==13.0.2``, a wheel
+    that holds nothing, whose extras pin ``nvidia-cublas==13.1.0.3.*`` and the others.
+    """
+    result = []
+    for requirement in requirements:
+        pin = next(iter(requirement.specifier), None)
+        if not requirement.extras or pin is None or pin.operator != "==":
+            result.append(requirement)
+            continue
+        file = index.best_wheel(canonicalize_name(requirement.name), pin.version, target_tags())
+        for needed in _requirements_of(file, index, sorted(requirement.extras)):
+            versions = {
+                version
+                for listed in index.files(canonicalize_name(needed.name))
+                if listed.filename.endswith(".whl")
+                and (version := parse_wheel_filename(listed.filename)[1]) in needed.specifier
+            }
+            if not versions:
+                raise NotFoundError(f"the package index has nothing for {needed}")
+            result.append(Requirement(f"{needed.name}=={max(versions)}"))
+    return result

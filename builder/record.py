@@ -13,6 +13,7 @@ from typing import Any
 
 from builder.build import Built
 from builder.cache import file_sha256
+from builder.toolchain_packages import recorded_packages
 from kvreg.errors import UsageError
 from kvreg.model.profile import Profile
 
@@ -94,7 +95,7 @@ def wheel_facts(wheel: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """What a record says of its toolchain; packages are (name, version, sha256).
+    """What a record says of its toolchain; packages as in `builder.toolchain`.
 
     `inputs` is the digest of the definition that the image was made from.
     """
@@ -106,7 +107,7 @@ class ToolchainFacts:
     gcc: str
     glibc: str
     python: str
-    packages: tuple[tuple[str, str, str], ...]
+    packages: tuple[tuple[str, str, str, str], ...]
 
 
 def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
@@ -122,7 +123,7 @@ def toolchain_facts(record: dict[str, Any]) -> ToolchainFacts | None:
         gcc=found["gcc"],
         glibc=found["glibc"],
         python=found["versions"]["python"],
-        packages=tuple((p["name"], p["version"], p["sha256"]) for p in found["packages"]),
+        packages=recorded_packages(found["packages"]),
     )
 
 

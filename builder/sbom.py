@@ -55,7 +55,10 @@ class WheelFacts:
 
 
 class Toolchain(Protocol):
-    """What the document says of a toolchain image; `packages` are (name, version, sha256)."""
+    """What the document says of a toolchain image.
+
+    `packages` are (type of package URL, name, version, sha256).
+    """
 
     @property
     def name(self) -> str: ...
@@ -72,7 +75,7 @@ class Toolchain(Protocol):
     @property
     def python(self) -> str: ...
     @property
-    def packages(self) -> Sequence[tuple[str, str, str]]: ...
+    def packages(self) -> Sequence[tuple[str, str, str, str]]: ...
 
 
 def build_sbom(
@@ -303,10 +306,15 @@ def _toolchain(toolchain: Toolchain, embedded: bool) -> Component:
                 version=version,
                 type=ComponentType.LIBRARY,
                 bom_ref=f"package:{name}:{version}",
-                purl=PackageURL(type="deb", namespace=distribution, name=name, version=version),
+                purl=PackageURL(
+                    type=origin,
+                    namespace=distribution if origin == "deb" else None,
+                    name=name,
+                    version=version,
+                ),
                 hashes=[_sha256(sha256)] if sha256 else [],
             )
-            for name, version, sha256 in dict.fromkeys(
+            for origin, name, version, sha256 in dict.fromkeys(
                 map(tuple, () if embedded else toolchain.packages)
             )
         ],

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from builder import toolchain_cuda, toolchain_rootfs
-from builder.apt import Package, read_package_lock
+from builder import toolchain_cuda, toolchain_rootfs, toolchain_wheels
+from builder.apt import read_package_lock
 from builder.cache import InputCache, storage_errors
 from builder.engine import Engine
 from builder.errors import BuildError
@@ -39,6 +39,7 @@ from builder.toolchain_image import (
     read_manifest,
     remove_image,
 )
+from builder.toolchain_packages import packages_of, recorded_packages
 from builder.toolchain_rootfs import Drift, drift
 from kvreg.console import note
 from kvreg.model.canonical import canonical_json
@@ -59,9 +60,10 @@ class ToolchainImage:
     """An image in the engine.
 
     image_digest: the engine's id of it. inputs: digest of the definition it was made from.
-    cuda_version: what nvcc says. packages: (name, version, sha256 of the .deb) of everything
-    from Debian; empty for a pulled image, whose digest covers them. record: all of this and more
-    as JSON-ready data, with the layers' digests, by which images of two machines compare.
+    cuda_version: what nvcc says. packages: (type of package URL, name, version, sha256) of
+    everything from Debian or the package index; empty for a pulled image, whose digest covers
+    them. record: all of this and more as JSON-ready data, with the layers' digests, by which
+    images of two machines compare.
     """
 
     name: str
@@ -73,7 +75,7 @@ class ToolchainImage:
     python: str
     size: int
     layers: tuple[str, ...]
-    packages: tuple[tuple[str, str, str], ...]
+    packages: tuple[tuple[str, str, str, str], ...]
     record: dict[str, Any]
 
     @property
@@ -95,9 +97,10 @@ def inputs_digest(toolchain: Toolchain) -> str:
     manifest; the lock of the root file system is only compared with it.
     """
     compared = toolchain.rootfs.lock if toolchain.rootfs is not None else None
+    cuda = toolchain_cuda.LAYOUT if toolchain.cuda_wheels is None else toolchain_wheels.LAYOUT
     inputs = {
         "files": {n: digest for n, digest in toolchain.files().items() if n != compared},
-        "layout": {"rootfs": toolchain_rootfs.LAYOUT, "cuda": toolchain_cuda.LAYOUT},
+        "layout": {"rootfs": toolchain_rootfs.LAYOUT, "cuda": cuda},
     }
     return "sha256:" + hashlib.sha256(canonical_json(inputs)).hexdigest()
 
@@ -211,7 +214,7 @@ def _describe(
         python=versions["python"],
         size=record["size"],
         layers=tuple(record["layers"]),
-        packages=tuple((p["name"], p["version"], p["sha256"]) for p in record["packages"]),
+        packages=recorded_packages(record["packages"]),
         record=record,
     )
 
@@ -243,16 +246,6 @@ def rootfs_drift(toolchain: Toolchain, packages: Iterable[Mapping[str, Any]]) ->
         return None
     return drift(
         read_package_lock(toolchain.folder / rootfs.lock), packages_of(packages, rootfs.suite)
-    )
-
-
-def packages_of(packages: Iterable[Mapping[str, Any]], suite: str) -> tuple[Package, ...]:
-    """The packages of one Debian suite in a record's list."""
-    names = ("name", "version", "architecture", "size", "sha256")
-    return tuple(
-        Package(**{name: entry[name] for name in names})
-        for entry in packages
-        if entry["suite"] == suite
     )
 
 

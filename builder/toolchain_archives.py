@@ -6,20 +6,25 @@ import hashlib
 import json
 import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder import toolchain_cuda, toolchain_rootfs
+from builder import toolchain_cuda, toolchain_rootfs, toolchain_wheels
 from builder.apt import Package, PrivateApt, read_package_lock
 from builder.cache import InputCache, storage_errors
 from builder.engine import Engine, Mount
+from builder.fetch import bytes_missing, fetch
+from builder.index import PackageIndex
+from builder.inputs import read_lock
 from builder.toolchain_archive import write_archive
 from builder.toolchain_cuda import make_cuda_archive
-from builder.toolchain_definition import PYTHON_HOME, Toolchain
+from builder.toolchain_definition import CUDA_HOME, PYTHON_HOME, Toolchain
 from builder.toolchain_image import MANIFEST
+from builder.toolchain_packages import INDEX
 from builder.toolchain_python import (
     Candidate,
     Rejection,
@@ -28,6 +33,7 @@ from builder.toolchain_python import (
     none_works,
 )
 from builder.toolchain_rootfs import make_rootfs_archive
+from builder.toolchain_wheels import STUBS, make_stubs, make_wheel_archive
 from kvreg.console import progress
 from kvreg.model.canonical import canonical_json
 
@@ -37,7 +43,7 @@ Say = Callable[[str], None]
 @dataclass
 class Archives:
     """files: archives by the name that the Dockerfile has for them. packages: what they were
-    made of, by Debian suite."""
+    made of, by Debian suite or `INDEX`."""
 
     files: dict[str, Path] = field(default_factory=dict)
     packages: dict[str, tuple[Package, ...]] = field(default_factory=dict)
@@ -66,13 +72,17 @@ def make_archives(
             apt = _apt(toolchain, cache)
             mirror = apt.update()
             rootfs = pool.submit(_rootfs, toolchain, cache, store, mirror, fresh, say)
-            cuda, locked = _cuda(toolchain, cache, store, apt, say)
+            if toolchain.cuda_wheels is not None:
+                cuda, locked = _cuda_of_wheels(toolchain, cache, store, say)
+            else:
+                cuda, locked = _cuda(toolchain, cache, store, apt, say)
             root_tar, installed = rootfs.result()
         archives.files = {"rootfs.tar": root_tar, "cuda.tar": cuda}
-        assert toolchain.rootfs is not None and toolchain.cuda_packages is not None
+        assert toolchain.rootfs is not None
+        wanted = toolchain.cuda_packages
         archives.packages = {
             toolchain.rootfs.suite: installed,
-            toolchain.cuda_packages.suite: locked,
+            (INDEX if wanted is None else wanted.suite): locked,
         }
     base = build_base(archives.files)
     python = _python(engine, toolchain, cache, base, archives, say)
@@ -81,9 +91,11 @@ def make_archives(
 
 
 def _apt(toolchain: Toolchain, cache: InputCache) -> PrivateApt:
-    wanted = toolchain.cuda_packages
-    assert wanted is not None
-    return PrivateApt(cache.folder("apt") / wanted.suite, wanted.suite, wanted.components)
+    wanted, rootfs = toolchain.cuda_packages, toolchain.rootfs
+    assert rootfs is not None
+    suite = rootfs.suite if wanted is None else wanted.suite
+    components = ("main",) if wanted is None else wanted.components
+    return PrivateApt(cache.folder("apt") / suite, suite, components)
 
 
 def _rootfs(
@@ -144,6 +156,48 @@ def _cuda(
     return tar, locked
 
 
+def _cuda_of_wheels(
+    toolchain: Toolchain, cache: InputCache, store: Path, say: Say
+) -> tuple[Path, tuple[Package, ...]]:
+    wanted = toolchain.cuda_wheels
+    assert wanted is not None
+    locked = read_lock(toolchain.folder / wanted.lock)
+    packages = tuple(Package(i.name, i.version, "x86_64", i.size, i.sha256) for i in locked)
+    key = _key([asdict(i) for i in locked], toolchain_wheels.LAYOUT, toolchain.source_date_epoch)
+    tar = store / f"cuda-{key}.tar"
+    if tar.exists():
+        say("the CUDA tree is in the cache")
+        return tar, packages
+    if missing := bytes_missing(locked, cache):
+        say(f"downloading {missing / 1e6:,.0f} MB of CUDA wheels")
+        with progress(missing, "CUDA wheels") as bar:
+            fetch(locked, cache, PackageIndex(), bar.update)
+    say("unpacking the CUDA wheels")
+    work = store / f"work-cuda-{os.getpid()}"
+    try:
+        make_wheel_archive(locked, cache, work, tar, epoch=toolchain.source_date_epoch)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return tar, packages
+
+
+def _stubs(
+    engine: Engine, toolchain: Toolchain, base: str, archives: Archives, target: Path
+) -> None:
+    """What stands for libraries that wheels do not hold, made in the base image."""
+    if toolchain.cuda_wheels is None:
+        return
+    with tarfile.open(archives.files["cuda.tar"]) as tree:
+
+        def read_header(name: str) -> str:
+            member = tree.extractfile(f"{CUDA_HOME.lstrip('/')}/include/{name}")
+            assert member is not None
+            return member.read().decode("utf-8", "replace")
+
+        user = f"{os.geteuid()}:{os.getegid()}"
+        make_stubs(engine, base, toolchain.cuda_wheels.stubs, read_header, target, user=user)
+
+
 def _python(
     engine: Engine,
     toolchain: Toolchain,
@@ -152,7 +206,8 @@ def _python(
     archives: Archives,
     say: Say,
 ) -> Path:
-    """CPython at home in the base image and the image's manifest, as one tar for ``/``."""
+    """CPython at home in the base image, stubs that its compiler made, and the image's manifest,
+    as one tar for ``/``."""
     store = cache.folder("toolchains")
     work = store / f"work-python-{os.getpid()}"
     rejections: list[Rejection] = []
@@ -172,6 +227,7 @@ def _python(
             path = work / MANIFEST.lstrip("/")
             path.parent.mkdir(parents=True)
             path.write_bytes(canonical_json(manifest) + b"\n")
+            _stubs(engine, toolchain, base, archives, work / STUBS.lstrip("/"))
             tar = store / f"python-{toolchain.name}.tar"
             write_archive(work, tar, epoch=toolchain.source_date_epoch, owner=(0, 0))
             return tar

@@ -1,8 +1,9 @@
-"""The CUDA tree: Debian's packages rearranged into one self-contained folder.
+"""The CUDA tree: packages of Debian, or wheels, rearranged into one self-contained folder.
 
 Debian spreads the toolkit over the system and starts nvcc through a shell wrapper with absolute
-paths. Here nvcc itself, its helpers, headers, libraries and stubs are put where NVIDIA's own
-archive has them, with a relative ``nvcc.profile``, so that CMake and PyTorch find them.
+paths; the package index has it in a dozen wheels (`builder.toolchain_wheels`). nvcc itself, its
+helpers, headers, libraries and stubs are put where NVIDIA's own archive has them, with a relative
+``nvcc.profile``, so that CMake and PyTorch find them.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def make_cuda_archive(
         (work / "bin").mkdir(exist_ok=True)
         (work / "bin/nvcc.profile").write_text(NVCC_PROFILE)
         _drop_dangling_links(work)
-        _require(work)
+        require_files(work, _NEEDED, "builder/toolchain_cuda.py")
         digest = write_archive(work, target, epoch=epoch, prefix="usr/local/cuda", owner=(0, 0))
         shutil.rmtree(work)
     return digest
@@ -217,12 +218,13 @@ def _drop_dangling_links(tree: Path) -> None:
                     again = True
 
 
-def _require(tree: Path) -> None:
-    absent = [name for name in _NEEDED if not (tree / name).exists()]
+def require_files(tree: Path, needed: Sequence[str], where: str) -> None:
+    """Raise BuildError when the tree lacks one of these. where: the module to adapt."""
+    absent = [name for name in needed if not (tree / name).exists()]
     if absent:
         raise BuildError(
             "the CUDA packages do not hold what a compile needs",
-            expected=", ".join(_NEEDED),
+            expected=", ".join(needed),
             found="without " + ", ".join(absent),
-            remedy="the packages are arranged differently now: adapt builder/toolchain_cuda.py",
+            remedy=f"the packages are arranged differently now: adapt {where}",
         )

@@ -22,6 +22,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*\Z")
 _VERSION = re.compile(r"\d+(\.\d+)+\Z")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+\Z")
+_PIN = re.compile(r"[a-z0-9][a-z0-9-]+==\d+(\.\d+)+\Z")
+_SONAME = re.compile(r"lib[A-Za-z0-9-]+\.so\.\d+\Z")
+_HEADER = re.compile(r"[A-Za-z0-9_]+\.h\Z")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,28 @@ class CudaPackages:
     suite: str
     components: tuple[str, ...]
     names: tuple[str, ...]
+    lock: str
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A library that is only linked against: its soname, and the headers that declare it."""
+
+    soname: str
+    headers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CudaWheels:
+    """Where the CUDA tree comes from: wheels of the package index, locked by sha256.
+
+    whole: requirements of wheels that are taken whole. headers: of those whose headers alone are,
+    read by range. stubs: what stands for the libraries of the driver and of the latter.
+    """
+
+    whole: tuple[str, ...]
+    headers: tuple[str, ...]
+    stubs: tuple[Stub, ...]
     lock: str
 
 
@@ -80,6 +105,7 @@ class Toolchain:
     folder: Path
     rootfs: Rootfs | None = None
     cuda_packages: CudaPackages | None = None
+    cuda_wheels: CudaWheels | None = None
     base_image: BaseImage | None = None
 
     @property
@@ -117,6 +143,12 @@ class Toolchain:
             result["cuda_packages"] = {
                 "suite": self.cuda_packages.suite,
                 "names": list(self.cuda_packages.names),
+            }
+        if self.cuda_wheels is not None:
+            result["cuda_wheels"] = {
+                "whole": list(self.cuda_wheels.whole),
+                "headers": list(self.cuda_wheels.headers),
+                "stubs": {stub.soname: list(stub.headers) for stub in self.cuda_wheels.stubs},
             }
         if self.base_image is not None:
             result["base_image"] = {
@@ -233,7 +265,11 @@ def _toolchain(table: _Table, folder: Path) -> Toolchain:
     }
     if kind == "debootstrap":
         common["rootfs"] = _rootfs(table.table("rootfs"))
-        common["cuda_packages"] = _cuda_packages(table.table("cuda_packages"))
+        # One of the two; what is asked for when there is neither is the Debian packages.
+        if "cuda_wheels" in table.data:
+            common["cuda_wheels"] = _cuda_wheels(table.table("cuda_wheels"))
+        else:
+            common["cuda_packages"] = _cuda_packages(table.table("cuda_packages"))
     elif kind == "pull":
         common["base_image"] = _base_image(table.table("base_image"))
     table.end()
@@ -276,6 +312,23 @@ def _cuda_packages(table: _Table) -> CudaPackages:
     )
     table.end()
     return packages
+
+
+def _cuda_wheels(table: _Table) -> CudaWheels:
+    stubs = table.table("stubs")
+    wheels = CudaWheels(
+        whole=table.texts("whole", _PIN, "name==version"),
+        headers=table.texts("headers", _PIN, "name==version"),
+        stubs=tuple(
+            Stub(soname, stubs.texts(soname, _HEADER, "header names"))
+            for soname in sorted(stubs.data)
+            if _SONAME.match(soname)
+        ),
+        lock=table.text("lock"),
+    )
+    stubs.end()
+    table.end()
+    return wheels
 
 
 def _base_image(table: _Table) -> BaseImage:

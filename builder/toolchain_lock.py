@@ -7,16 +7,22 @@ from pathlib import Path
 from builder.apt import Package, PrivateApt, write_package_lock
 from builder.cache import InputCache
 from builder.engine import Engine
-from builder.toolchain import find_built, packages_of
+from builder.index import PackageIndex
+from builder.toolchain import find_built
 from builder.toolchain_definition import Toolchain
+from builder.toolchain_packages import packages_of
+from builder.toolchain_wheels import lock_wheels
 from kvreg.errors import NotFoundError, UsageError
 
 
 def lock_cuda(toolchain: Toolchain, cache: InputCache) -> Path:
-    """Lock the CUDA packages as the mirror has them now; returns the file.
+    """Lock the CUDA packages as the mirror has them now, or the wheels that the definition names;
+    returns the file.
 
-    Raises UsageError for a toolchain without such packages, NotFoundError, NetworkError.
+    Raises UsageError for a toolchain without either, NotFoundError, NetworkError.
     """
+    if toolchain.cuda_wheels is not None:
+        return lock_wheels(toolchain, toolchain.cuda_wheels, PackageIndex())
     wanted = toolchain.cuda_packages
     if wanted is None:
         raise _nothing_to_lock(toolchain)

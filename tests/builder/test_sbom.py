@@ -49,9 +49,10 @@ class Image:
     gcc: str = "12.2.0"
     glibc: str = "2.36"
     python: str = "3.12.1"
-    packages: tuple[tuple[str, str, str], ...] = (
-        ("libc6", "2.36-9+deb12u14", "b" * 64),
-        ("gcc-12", "12.2.0-14", "c" * 64),
+    packages: tuple[tuple[str, str, str, str], ...] = (
+        ("deb", "libc6", "2.36-9+deb12u14", "b" * 64),
+        ("deb", "gcc-12", "12.2.0-14", "c" * 64),
+        ("pypi", "nvidia-cuda-nvcc", "13.0.88", "f" * 64),
     )
 
 
@@ -132,6 +133,7 @@ def test_inputs_torch_and_toolchain(profile):
     assert [part["purl"] for part in image["components"]] == [
         "pkg:deb/debian/gcc-12@12.2.0-14",
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14",
+        "pkg:pypi/nvidia-cuda-nvcc@13.0.88",
     ]
 
 

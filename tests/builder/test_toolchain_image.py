@@ -54,10 +54,10 @@ def test_its_record_says_what_it_is_made_of(
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", image.image_digest)
     assert (image.cuda_version, image.glibc) == ("12.4.131", "2.36")
     assert image.gcc.startswith("12.") and image.python.startswith("3.12.")
-    packages = {name: version for name, version, _ in image.packages}
+    packages = {name: version for _, name, version, _ in image.packages}
     assert packages["nvidia-cuda-toolkit"].startswith("12.4.131")
     assert {"libc6", "gcc-12", "ccache", "patchelf", "libcudart12"} <= set(packages)
-    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, _, digest in image.packages)
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for *_, digest in image.packages)
     assert {p["suite"] for p in image.record["packages"]} == {"bookworm", "trixie"}
     assert set(image.record["rootfs_drift"]) == {"changed", "added", "removed"}
     assert image.record["python"]["origin"] in ("environment", "path", "pyenv", "uv", "standalone")

@@ -185,6 +185,7 @@ TOOLS = {
     "wheel": "0.46.0",
     "jinja2": "3.1.6",
     "nvidia-cutlass": "4.2.0.0",
+    "flashinfer-python": "0.6.8.post1",
     "numpy": "2.0.2",
     "filelock": "3.20.0",
     "newdep": "1.5",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from builder.inputs import Input
 from builder.recipes.model import CONTAINER, Recipe, Requirements, Sources, torch_pin
@@ -21,6 +24,36 @@ _UNNEEDED = {
     "nvidia-nvtx-cu12": "header-only since torch 2.6",
     "cuda-bindings": "Python bindings, imported when torch first asks for a driver function",
 }
+# The wheels of CUDA 13 carry no suffix.
+_UNNEEDED |= {
+    name.removesuffix("-cu12"): reason
+    for name, reason in _UNNEEDED.items()
+    if name.endswith("-cu12")
+}
+
+
+@dataclass(frozen=True)
+class Headers:
+    """CUTLASS's headers: the wheel that has them, and its folder that stands for upstream's."""
+
+    wheel: str
+    folder: str
+
+
+# By the vLLM release from which on. Upstream's CMake clones a git tag; the index has the same
+# headers in wheels of other projects. What was used is in the lock, the build record and the SBOM.
+_CUTLASS = (
+    # v4.2.1 is wanted; the index has 4.2.0 of it.
+    (Version("0"), Headers("nvidia-cutlass==4.2.0.0", "cutlass_library/source/")),
+    # v4.4.2 is wanted, and it is what this release of FlashInfer, which vLLM 0.20.2 pins, carries.
+    (Version("0.20"), Headers("flashinfer-python==0.6.8.post1", "flashinfer/data/cutlass/")),
+)
+
+
+def cutlass(profile: Profile) -> Headers:
+    """The headers for the profile's release."""
+    release = Version(profile.runtime.upstream_tag)
+    return [headers for since, headers in _CUTLASS if release >= since][-1]
 
 
 def sources(profile: Profile) -> Sources:
@@ -28,9 +61,7 @@ def sources(profile: Profile) -> Sources:
     version = profile.runtime.upstream_tag.removeprefix("v")
     return Sources(
         sdists=(f"vllm=={version}",),
-        # Upstream's CMake names the git tag v4.2.1. The index has 4.2.0 of the same headers;
-        # that it was used is in the lock, the build record and the SBOM.
-        wheels=("nvidia-cutlass==4.2.0.0",),
+        wheels=(cutlass(profile).wheel,),
         members=(
             (
                 f"vllm=={version}",
@@ -66,15 +97,20 @@ def requirements(profile: Profile) -> Requirements:
 
 
 def parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
-    """File names of the sources, the commit to insist on, and the architectures."""
-    capabilities = list(profile.build.compute_capabilities)
-    if profile.build.ptx:
-        capabilities[-1] += "+PTX"
+    """File names of the sources, the commit to insist on, and the architectures.
+
+    ptx: the capability whose PTX every module gets, or None. vLLM's CMake drops ``+PTX`` from its
+    list for most sources, so the compiler is told by itself.
+    """
+    headers = cutlass(profile)
+    capabilities = profile.build.compute_capabilities
     return {
         "sdist": _filename(inputs, "vllm", "sdist"),
-        "cutlass": _filename(inputs, "nvidia-cutlass", "wheel"),
+        "cutlass": _filename(inputs, headers.wheel.partition("==")[0], "wheel"),
+        "cutlass_folder": headers.folder,
         "commit": profile.runtime.upstream_commit,
         "architectures": " ".join(capabilities),
+        "ptx": capabilities[-1].replace(".", "") if profile.build.ptx else None,
     }
 
 
@@ -103,6 +139,7 @@ RECIPE = Recipe(
         "TRITON_KERNELS_SRC_DIR",
         "FLASH_MLA_SRC_DIR",
         "QUTLASS_SRC_DIR",
+        "DEEPGEMM_SRC_DIR",
         "VLLM_FLASH_ATTN_SRC_DIR",
     ),
 )

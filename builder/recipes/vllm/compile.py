@@ -76,11 +76,14 @@ def members(prefix: str, target: Path) -> None:
             shutil.copyfile(file, destination)
 
 
-def externals() -> dict[str, str]:
-    """Directories that stand for what vLLM's CMake would clone; its own variables name them."""
+def externals(root: Path) -> dict[str, str]:
+    """Directories that stand for what vLLM's CMake would clone; its own variables name them.
+
+    root: vLLM's sources, which say what they do with them.
+    """
     base = WORK / "externals"
     cutlass = base / "cutlass"
-    marker = "cutlass_library/source/"
+    marker = PARAMETERS["cutlass_folder"]
     with zipfile.ZipFile(INPUTS / PARAMETERS["cutlass"]) as archive:
         for name in archive.namelist():
             if name.startswith((marker + "include/", marker + "tools/util/include/")):
@@ -94,17 +97,23 @@ def externals() -> dict[str, str]:
     flashmla = base / "flashmla"
     members("vllm/third_party/flashmla", flashmla / "flash_mla")
 
-    qutlass = base / "qutlass"  # CMake wants the directory; nothing in it is compiled for SM75
-    qutlass.mkdir()
-    (qutlass / "OMITTED").write_text("QuTLASS needs compute capability 10.0 or 12.0\n")
+    # CMake wants these directories, but nothing in them is compiled for SM75.
+    qutlass, deepgemm = base / "qutlass", base / "deepgemm"
+    for folder, reason in (
+        (qutlass, "QuTLASS needs compute capability 10.0 or 12.0\n"),
+        (deepgemm, "DeepGEMM needs compute capability 9.0 or 10.0\n"),
+    ):
+        folder.mkdir()
+        (folder / "OMITTED").write_text(reason)
 
     flash = base / "flash-attention"
     members("vllm/vllm_flash_attn", flash / "vllm_flash_attn")
     cute = flash / "vllm_flash_attn" / "cute"
-    # Upstream's wheel holds these with the import prefix that vLLM's CMake puts in; take it out,
-    # because the same CMake puts it in again.
+    # Upstream's wheel holds these with the import prefix that vLLM's CMake puts in; take it out
+    # where the same CMake puts it in again. Later releases link a local folder as it is.
     (flash / "flash_attn").mkdir()
-    for file in cute.rglob("*.py"):
+    linked = "CREATE_LINK" in (root / "cmake/external_projects/vllm_flash_attn.cmake").read_text()
+    for file in () if linked else cute.rglob("*.py"):
         text = file.read_text()
         file.write_text(text.replace("vllm.vllm_flash_attn.cute", "flash_attn.cute"))
     cute.rename(flash / "flash_attn" / "cute")
@@ -116,6 +125,7 @@ def externals() -> dict[str, str]:
         "TRITON_KERNELS_SRC_DIR": str(triton),
         "FLASH_MLA_SRC_DIR": str(flashmla),
         "QUTLASS_SRC_DIR": str(qutlass),
+        "DEEPGEMM_SRC_DIR": str(deepgemm),
         "VLLM_FLASH_ATTN_SRC_DIR": str(flash),
     }
 
@@ -123,7 +133,13 @@ def externals() -> dict[str, str]:
 def vllm_environment(redirected: dict[str, str]) -> dict[str, str]:
     """The variables that vLLM's own build reads."""
     cutlass = redirected["VLLM_CUTLASS_SRC_DIR"]
+    ptx = PARAMETERS["ptx"]
+    forward = f"-gencode arch=compute_{ptx},code=compute_{ptx}"
+    # ccache does not see what nvcc reads from this variable: without a namespace of their own it
+    # would answer with objects that have no PTX.
+    appended = {"NVCC_APPEND_FLAGS": forward, "CCACHE_NAMESPACE": forward} if ptx else {}
     return {
+        **appended,
         "CMAKE_ARGS": (
             f"-DCUTLASS_INCLUDE_DIR={cutlass}/include "
             f"-DCUTLASS_TOOLS_UTIL_INCLUDE_DIR={cutlass}/tools/util/include"
@@ -151,7 +167,7 @@ def main() -> None:
     step("unpack sources")
     root = sources()
     name_units(root)
-    environment = vllm_environment(externals()) | compile_environment(venv, PARAMETERS)
+    environment = vllm_environment(externals(root)) | compile_environment(venv, PARAMETERS)
     step("compile")
     python = venv / "bin" / "python"
     run(python, "setup.py", "bdist_wheel", "--dist-dir", OUT, cwd=root, env=environment)
