@@ -105,19 +105,17 @@ def nccl(a: Acceptance) -> Mapping[str, Any]:
 
 
 def judged(a: Acceptance) -> Mapping[str, Any]:
-    """Capacity predicted against observed; with several TP degrees the analysis and its report."""
+    """Capacity predicted against observed; the analysis and its report."""
     folder = a.results / SWEEP
     model, _ = a.model()
     tp = ",".join(map(str, a.degrees()))
     capacity = a.commands.json("capacity", model / "config.json", "--tp", tp, "--evidence", folder)
     (a.results / "capacity.json").write_text(json.dumps(capacity, indent=1), "utf-8")
-    if len(a.degrees()) > 1:
-        # With one degree there is nothing to compare.
-        analysis = a.commands.json("sweep", "analyze", folder)
-        (a.results / "analysis.json").write_text(json.dumps(analysis, indent=1), "utf-8")
-        report = a.results / "report"
-        shutil.rmtree(report, ignore_errors=True)
-        a.commands.client("sweep", "report", folder, "--out", report, timeout=300)
+    analysis = a.commands.json("sweep", "analyze", folder)
+    (a.results / "analysis.json").write_text(json.dumps(analysis, indent=1), "utf-8")
+    report = a.results / "report"
+    shutil.rmtree(report, ignore_errors=True)
+    a.commands.client("sweep", "report", folder, "--out", report, timeout=300)
     return {**picked(capacity, "observed", "beyond"), "cells": _cells(folder)}
 
 

@@ -205,8 +205,13 @@ def test_more_degrees_are_pairs_with_the_smallest() -> None:
 
 
 def test_one_degree_has_nothing_to_compare() -> None:
+    found = analyze(study({1: {1: [1.0, 2.0]}}))
+    assert (found.pairs, found.points, found.crossovers()) == ((), (), [])
+    assert found.to_dict()["alone"] == (
+        "TP1 alone was tried: there is nothing to compare it with, so no crossover"
+    )
     with pytest.raises(ContractError, match="nothing to compare"):
-        analyze(study({1: {1: [1.0, 2.0]}}))
+        analyze(study({1: {1: [1.0, 2.0], 2: [1.0, 2.0]}}), baseline=2)
 
 
 def test_incompatible_models_stay_on_record_and_out_of_the_table() -> None:

@@ -20,6 +20,7 @@ from kvreg.cli import main
 from kvreg.errors import ContractError, NotFoundError
 from kvreg.nccl.design import Design
 from kvreg.nccl.fit import analyse
+from kvreg.report.cost import cost_text
 from kvreg.report.evidence import Evidence, gather
 from kvreg.report.figures import figures
 from kvreg.report.markup import Markup, element, join
@@ -321,6 +322,32 @@ def test_what_did_not_go_well_is_on_the_page(tmp_path):
         "repetition 3",
     ):
         assert said in text
+
+
+def test_what_every_attempt_cost_adds_up(tmp_path):
+    evidence = gather(write_sweep(tmp_path / "s"))
+    rows = read_csv(tables(evidence)["cost.csv"])
+    assert len(rows) == evidence.analysis["design"]["cells"]
+    total = sum(float(row["total_s"]) for row in rows)
+    assert evidence.cost["total_s"] == pytest.approx(total)
+    assert sum(evidence.cost["total"].values()) == pytest.approx(total)
+    assert "All, in total" in page(evidence)
+    text = cost_text(evidence.cost, cells=True)
+    assert "all, total" in text and rows[0]["cell"] in text
+
+
+def test_one_degree_alone_is_drawn_without_a_crossover(tmp_path):
+    folder = write_sweep(tmp_path / "s")
+    plan = folder / "plan.toml"
+    text = plan.read_text().replace("tensor_parallel = [1, 2]", "tensor_parallel = [1]")
+    plan.write_text(text)
+    identity = json.loads((folder / "identity.json").read_text())
+    identity["plan"] = load_plan(folder).digest
+    (folder / "identity.json").write_text(json.dumps(identity))
+    evidence = gather(folder)
+    assert "TP1 alone was tried" in page(evidence)
+    drawn = {name for name, _ in figures(evidence)}
+    assert "throughput.svg" in drawn and "crossovers.svg" not in drawn
 
 
 def test_what_stayed_below_the_boundary_is_no_mean(tmp_path):

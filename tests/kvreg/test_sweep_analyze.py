@@ -169,3 +169,43 @@ def test_usage_and_refusals_have_their_exit_codes(tmp_path: Path, cells: Path) -
     cells.write_text(twice)
     error = json.loads(analyze("--cells", cells, "--json", code=1).stdout)["error"]
     assert "more than once" in error["problems"][0]["what"]
+
+
+def test_one_degree_alone_has_means_and_says_why_there_is_no_crossover(tmp_path: Path) -> None:
+    rows = [row for row in m4_rows() if row.tp == 1]
+    path = tmp_path / "cells.csv"
+    path.write_text(cells_csv(rows))
+    data = json.loads(analyze("--cells", path, "--json").stdout)
+    assert (data["pairs"], data["crossovers"], data["points"]) == ([], [], [])
+    assert data["alone"].startswith("TP1 alone was tried")
+    text = analyze("--cells", path).stdout
+    assert "so no crossover" in text and "output throughput in tokens/s" in text
+    assert "first sustained" not in text
+    # A baseline that was not tried, or the only one, asks for a comparison that cannot be.
+    assert "no cell has TP 2" in analyze("--cells", path, "--baseline", 2, code=1).stderr
+
+
+def test_an_unfinished_sweep_has_no_verdict_where_cells_are_left(tmp_path: Path) -> None:
+    results = results_of(m4_rows())
+    left = [name for name in results if name.startswith("Phi-4-mini-instruct.short.c64.tp2.r5")]
+    for name in left:
+        del results[name]
+    folder = write_sweep(tmp_path / "m4", read_preset("m4"), results)
+    data = json.loads(analyze(folder, "--json").stdout)
+    known = {(e["model"], e["workload"]): e for e in data["crossovers"]}
+    entry = known.pop(("Phi-4-mini-instruct", "short"))
+    assert (entry["first_sustained_favorable"], entry["pending"]) == ("incomplete", 1)
+    assert entry["holm_first_sustained_favorable"] == "incomplete"
+    assert entry["so_far"] != "incomplete"
+    expected = m4_answers()
+    for subject, other in known.items():
+        assert (other["pending"], other["so_far"]) == (0, None)
+        assert str(other["first_sustained_favorable"]) == expected[subject]
+    text = analyze(folder).stdout
+    assert (
+        "incomplete is no verdict; what their cells say so far: Phi-4-mini-instruct short" in text
+    )
+    asked = ["--input-tokens", "128", "--output-tokens", "64", "--concurrency", "16"]
+    words = ["advise", "--model", "Phi-4-mini-instruct", *asked, "--evidence", str(folder)]
+    said = CliRunner().invoke(main, words).stdout
+    assert said.startswith("inconclusive") and "1 planned cells of short have no result" in said

@@ -3,6 +3,9 @@
 import importlib
 import itertools
 import sys
+import time
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +16,11 @@ from kvreg.cli import main
 from kvreg.commands.sweep import COMMANDS
 from kvreg.errors import ContractError, KvregError, UsageError
 from kvreg.model.activation import Denied, Settings
+from kvreg.sweep.budget import Budget
 from kvreg.sweep.design import Requests
 from kvreg.sweep.engine import Engine
 from kvreg.sweep.failures import verdict_on
+from kvreg.sweep.ledger import Result
 from kvreg.sweep.pilot import choose_requests
 from kvreg.sweep.plan import parse_plan
 from kvreg.sweep.presets import NAMES, read_preset
@@ -88,6 +93,89 @@ def test_a_noisier_server_gets_more_requests():
     assert noisy.requests > calm.requests
     # (1.96 * 0.2121 / 0.1)^2 = 17.3: five waves of four.
     assert choose_requests(rules(precision=0.1), 4, [1.0, 1.3, 0.7, 1.0], 1.0).requests == 20
+
+
+def test_requests_that_hardly_differ_are_measured_for_a_while_all_the_same():
+    """Without it, two requests of 0.4 s would do at concurrency 1."""
+    calm = [0.4, 0.4]
+    assert choose_requests(rules(), 1, calm, 0.8).bound == "min_waves"
+    chosen = choose_requests(rules(min_seconds=15.0), 1, calm, 0.8)
+    assert (chosen.requests, chosen.bound) == (38, "min_seconds")
+    waves = choose_requests(rules(min_seconds=15.0, max_requests=999), 16, [0.1] * 32, 0.8)
+    assert waves.requests % 16 == 0 and 15 <= waves.requests * waves.pace_s < 16
+    assert choose_requests(rules(min_seconds=15.0), 16, [0.1] * 32, 0.8).bound == "max_requests"
+    short = choose_requests(rules(min_seconds=15.0, max_seconds=15.0), 64, [1.0] * 64, 4.0)
+    assert (short.requests, short.bound) == (192, "max_seconds")
+
+
+def test_the_least_time_of_measurement_needs_a_pilot_and_a_place_below_the_most():
+    text = read_preset("h200x2").decode()
+    for old, new, said in (
+        ("min_seconds = 15 ", "min_seconds = 21 ", "longer than max_seconds"),
+        ("pilot_waves = 2", "pilot_waves = 0", "no pilot"),
+        ("min_seconds = 15 ", "min_seconds = -1 ", "a number above 0"),
+    ):
+        with pytest.raises(ContractError) as error:
+            parse_plan(text.replace(old, new).encode())
+        assert any(said in str(problem.to_dict()) for problem in error.value.problems)
+
+
+def test_matched_cells_begin_together_or_not_at_all():
+    plan = parse_plan(read_preset("h200x2"))
+    cells = plan.cells()
+    result = Result("", "MEASURED", None, {}, {"start_s": 30.0, "measure_s": 20.0}, 1, "t", "s", {})
+    results = {cell.id: replace(result, cell=cell.id) for cell in cells[:2]}
+
+    def allows(seconds, done, known, ready=lambda cell: True):
+        return Budget(plan, cells, time.monotonic() + seconds).allows(done, known, ready)
+
+    one = plan.expected.cell_s
+    assert not allows(2 * one - 1, [], {}) and allows(2 * one + 1, [], {})
+    cold = 2 * plan.expected.warm_s
+    assert not allows(2 * one + cold - 1, [], {}, lambda cell: False)
+    assert allows(2 * one + cold + 1, [], {}, lambda cell: False)
+    # Half of a pair is done: the other half alone must fit.
+    assert allows(51, [cells[0].id], results) and not allows(49, [cells[0].id], results)
+    done = [cell.id for cell in cells[:2]]
+    assert allows(101, done, results) and not allows(99, done, results)
+    # What is slower now counts from now on; what has ended is asked no more.
+    slow = replace(result, cell=cells[2].id, timing={"start_s": 90.0}, time="u")
+    assert not allows(139, done, {**results, cells[2].id: slow})
+    assert allows(141, done, {**results, cells[2].id: slow})
+    assert allows(1, [cell.id for cell in cells], results)
+
+
+@pytest.mark.parametrize("name", ["h200x2", "h200x2-no-peer"])
+def test_no_arm_goes_first_much_more_often(name):
+    plan = parse_plan(read_preset(name))
+    first: dict[tuple[str, int, int], int] = {}
+    for cell in plan.cells():
+        first.setdefault((cell.workload, cell.concurrency, cell.repetition), cell.tp)
+    counts = Counter((load, level) for (load, level, _), tp in first.items() if tp == 2)
+    levels = {(load, level) for load, level, _ in first}
+    assert all(2 <= counts[level] <= 3 for level in levels)
+
+
+def test_the_two_h200_sweeps_differ_in_peer_access_and_size_alone():
+    with_peer, without = (
+        parse_plan(read_preset(name)).tree for name in ("h200x2", "h200x2-no-peer")
+    )
+    for table in ("models", "requests", "limits"):
+        assert with_peer[table] == without[table]
+    extra = without["engine"]["options"].items() - with_peer["engine"]["options"].items()
+    assert extra == {("disable-custom-all-reduce", True)}
+    extra = without["engine"]["environment"].items() - with_peer["engine"]["environment"].items()
+    assert extra == {("NCCL_P2P_DISABLE", "1")}
+
+
+def test_a_plan_may_not_set_a_variable_that_the_profile_denies():
+    plan = parse_plan(read_preset("h200x2"))
+    rule = Denied("VLLM_WORKER_MULTIPROC_METHOD", ("fork",), "cannot use CUDA")
+    engine = Engine(("vllm", "serve"), {}, None, None, None)
+    engine.check(plan)
+    with pytest.raises(ContractError) as error:
+        replace(engine, variables=Settings({}, (rule,))).check(plan)
+    assert error.value.problems[0].where == "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def test_the_promised_precision_is_kept():

@@ -152,6 +152,9 @@ def advise(question: Question, table: CellTable) -> Advice:
     rows = [row for row in rows if row.workload == workload]
     if table.label is not None:
         return _unanswered(question, table, workload, f"the evidence is {table.label}")
+    if pending := table.pending.get((question.model, workload)):
+        reason = f"the sweep is unfinished: {pending} planned cells of {workload} have no result"
+        return _unanswered(question, table, workload, reason)
     grid = sorted({row.concurrency for row in rows})
     near = _neighbours(grid, question.concurrency)
     if not near:

@@ -31,7 +31,7 @@ class Side:
 
     def answers(self) -> dict[tuple[str, str], int | str]:
         """First sustained favourable concurrency of output throughput by model and workload."""
-        return {found.subject: found.plain.answer for found in self.analysis.crossovers()}
+        return {found.subject: found.answer for found in self.analysis.crossovers()}
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,9 @@ def comparison_text(data: Mapping[str, Any], metrics: Sequence[str]) -> str:
         told = "" if item["group"] == data["variable"] else ", allowed"
         known = {**item, "a": item["a"], "b": item["b"]}
         lines.append(f"  {Difference(**known)}{told}")
+    for side in ("a", "b"):
+        if pending := data["identities"][side].get("pending"):
+            lines.append(f"{side} is unfinished: {pending} cells have no result")
     parts = ["\n".join(lines)]
     rows = [[f"{c['model']} {c['workload']}", c["a"], c["b"]] for c in data["crossovers"]]
     parts.append(

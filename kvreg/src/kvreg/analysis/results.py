@@ -24,9 +24,16 @@ RULE = {
         "a repetition that is not measured in both arms is left out of the pairs and named, never "
         "imputed; fewer than two pairs are inconclusive (not estimable)"
     ),
+    "incomplete": (
+        "planned cells without a result leave their model and token shape without a verdict: "
+        "stopping when an interval looks right would be choosing the result"
+    ),
     "replication": "a repetition is a fresh server in each arm; requests are not replications",
 }
 """What every result of this module means, in words; it travels with the result."""
+
+INCOMPLETE = "incomplete"
+"""In place of an answer where planned cells have no result."""
 
 _ALONE = {
     "descriptive": (
@@ -71,6 +78,12 @@ class Verdict:
     corrected: Crossover
     descriptive: Crossover | None
     estimable: bool
+    pending: int = 0
+
+    @property
+    def answer(self) -> int | str:
+        """What the rule says; `INCOMPLETE` while planned cells have no result."""
+        return INCOMPLETE if self.pending else self.plain.answer
 
     def to_dict(self) -> dict[str, Any]:
         """See `Analysis.to_dict`, ``crossovers``."""
@@ -78,10 +91,12 @@ class Verdict:
         return {
             "model": model,
             "workload": workload,
-            "first_sustained_favorable": self.plain.answer,
-            "holm_first_sustained_favorable": self.corrected.answer,
+            "first_sustained_favorable": self.answer,
+            "holm_first_sustained_favorable": INCOMPLETE if self.pending else self.corrected.answer,
+            "pending": self.pending,
+            "so_far": self.plain.answer if self.pending else None,
             "estimable": self.estimable,
-            "at_top_of_grid": self.plain.at_top,
+            "at_top_of_grid": self.plain.at_top and not self.pending,
             "gated_concurrencies": list(self.plain.gated),
             "gated_from": self.plain.gated_from,
             "metric": self.metric.name,
@@ -126,8 +141,16 @@ class Analysis:
         """
         if self.label is not None:
             return []
-        pair = pair or self.pairs[0]
+        pair = pair or next(iter(self.pairs), None)
         return [v for v in self.verdicts if v.metric.name == metric and v.pair == pair]
+
+    @property
+    def alone(self) -> str | None:
+        """Why there is no crossover, where one degree alone was tried."""
+        if self.pairs:
+            return None
+        (tp,) = {arm.tp for arm in self.arms}
+        return f"TP{tp} alone was tried: there is nothing to compare it with, so no crossover"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready data, independent of the order of the rows.
@@ -152,10 +175,14 @@ class Analysis:
                             the ones that were asked for and always the primary one
             primary_metric  "output_tokens_per_s"
             pairs           [{"baseline_tp", "candidate_tp"}], the first is the default
+            alone           null, or why there are no pairs: one degree alone was tried
             crossovers      of the primary metric and the first pair, one per (model, workload):
                             [{"model", "workload",
-                              "first_sustained_favorable": int | "none" | "RESOURCE_GATED@C",
+                              "first_sustained_favorable": int | "none" | "RESOURCE_GATED@C" |
+                                                           "incomplete",
                               "holm_first_sustained_favorable": the same after Holm's correction,
+                              "pending": planned cells without a result; "so_far": what the rest
+                                         says meanwhile, no verdict, null where it is complete,
                               "estimable": false where no point has two pairs (then "none" is no
                                            finding: see descriptive),
                               "at_top_of_grid": nothing larger was tested to sustain it,
@@ -211,6 +238,7 @@ class Analysis:
             "metrics": {metric.name: metric.to_dict() for metric in self.metrics},
             "primary_metric": PRIMARY,
             "pairs": [pair.to_dict() for pair in self.pairs],
+            "alone": self.alone,
             "crossovers": [found.to_dict() for found in self.crossovers()],
             "all_crossovers": [found.to_dict() for found in self.verdicts if self.label is None],
             "descriptive": [d for v in self.verdicts if (d := v.descriptive_dict()) is not None],

@@ -1,7 +1,7 @@
 """Rows: one is one fresh server, and nothing else is a replication."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kvreg.analysis.metrics import METRICS
@@ -53,7 +53,7 @@ class CellRow:
         )
 
 
-COLUMNS = tuple(field.name for field in fields(CellRow) if field.name != "reason")
+COLUMNS = tuple(item.name for item in fields(CellRow) if item.name != "reason")
 """The columns of a bare cell table, in the order in which they are written."""
 
 COUNTS = ("input_tokens", "output_tokens", "concurrency", "tp", "repetition")
@@ -68,13 +68,15 @@ class CellTable:
     """Checked rows and where they come from (`identity`, see `Analysis.to_dict`).
 
     `label` is set where the rows are no paired comparison of fresh servers, and says what they
-    are. `gates` are the compatibility gates: model, tp, state, reason.
+    are. `gates` are the compatibility gates: model, tp, state, reason. `pending` counts the planned
+    cells of a (model, workload) that have no result yet.
     """
 
     rows: tuple[CellRow, ...]
     identity: Mapping[str, Any]
     label: str | None = None
     gates: tuple[Mapping[str, Any], ...] = ()
+    pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[CellRow]:
         return iter(self.rows)

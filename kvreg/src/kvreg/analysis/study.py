@@ -31,8 +31,10 @@ def analyze(
     """Judge every metric at every point, for the baseline TP degree against each higher one.
 
     The baseline is the smallest degree that was tried unless it is given. The first pair (baseline
-    against the next higher degree) is the default one. Raises `ContractError` for rows that cannot
-    be what they say (see `check_rows`) and for a table with nothing to compare.
+    against the next higher degree) is the default one; with one degree alone there is none, and no
+    crossover. A subject with planned cells that have no result is incomplete, whatever the others
+    say. Raises `ContractError` for rows that cannot be what they say (see `check_rows`) and for a
+    baseline above which nothing was tried.
     """
     table = rows if isinstance(rows, CellTable) else CellTable(tuple(rows), {"source": "rows"})
     rows = table.rows
@@ -53,7 +55,7 @@ def analyze(
         mine = [point for at, point in points if at == pair]
         for metric in chosen:
             priors[pair, metric.name] = _compare_beyond(pair, metric, mine, level, extras)
-            verdicts += list(_verdicts(pair, metric, mine, extras))
+            verdicts += list(_verdicts(pair, metric, mine, extras, table.pending))
     return Analysis(
         table.identity,
         table.label,
@@ -78,7 +80,7 @@ def _pairs(degrees: Sequence[int], baseline: int | None) -> tuple[Pair, ...]:
             expected=f"a baseline among {', '.join(map(str, degrees))}",
         )
     pairs = tuple(Pair(first, degree) for degree in degrees if degree > first)
-    if not pairs:
+    if not pairs and len(degrees) > 1:
         raise ContractError(
             "there is nothing to compare",
             expected=f"cells of a TP degree above {first}",
@@ -185,6 +187,7 @@ def _verdicts(
     metric: Metric,
     points: Sequence[Point],
     extras: Mapping[tuple[Pair, Subject, int, str], Mapping[str, Any]],
+    pending: Mapping[Subject, int],
 ) -> Iterator[Verdict]:
     for subject in sorted({point.subject for point in points}):
         mine = {point.concurrency: point for point in points if point.subject == subject}
@@ -204,6 +207,7 @@ def _verdicts(
             find_crossover(corrected),
             _descriptive(metric, judged),
             any(found.estimable for found in judged.values()),
+            pending.get(subject, 0),
         )
 
 

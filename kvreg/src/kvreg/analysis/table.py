@@ -8,6 +8,7 @@ repetitions, measured cells without a value, gated cells with one.
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -215,7 +216,10 @@ def rows_of(directory: Path) -> CellTable:
         {name: gate.get(name) for name in ("model", "tp", "state", "reason")}
         for _, gate in sorted(ledger.gates.items())
     )
-    return CellTable(tuple(rows), identity, plan.label, gates)
+    pending = Counter(
+        (cell.model, cell.workload) for cell in cells if cell.id not in ledger.results
+    )
+    return CellTable(tuple(rows), identity, plan.label, gates, pending)
 
 
 def read_evidence(path: Path) -> CellTable:

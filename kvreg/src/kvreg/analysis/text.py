@@ -11,11 +11,13 @@ def analysis_text(data: Data, *, points: bool = False) -> str:
     parts = [_identity(data)]
     if data["label"]:
         parts.append(f"{data['label']}: no intervals, no crossovers; means only")
+    if data["alone"]:
+        parts += [data["alone"], *(_arms(data, metric) for metric in data["metrics"])]
     for pair in data["pairs"]:
         for metric in data["metrics"]:
             parts += _crossovers(data, pair, metric)
     parts += _descriptive(data)
-    if points:
+    if points and not data["alone"]:
         parts += [_points(data, metric) for metric in data["metrics"]]
     parts += [_power(data), _cross_check(data), _left_out(data), _negative(data)]
     parts.append(
@@ -72,6 +74,10 @@ def _crossovers(data: Data, pair: Data, metric: str) -> Iterable[str]:
             plain,
             f"with Holm's correction over all points: {same}",
         ]
+        if waiting := [f"{_subject(row)} {row['so_far']}" for row in found if row["pending"]]:
+            lines.append(
+                f"incomplete is no verdict; what their cells say so far: {', '.join(waiting)}"
+            )
         if top := [_subject(row) for row in found if row["at_top_of_grid"]]:
             lines.append(f"at the top of the grid, nothing larger was tested: {', '.join(top)}")
         yield "\n".join(lines)
@@ -113,6 +119,21 @@ def _descriptive(data: Data) -> Iterable[str]:
                     f"TP{pair['baseline_tp']} (means without an interval: a pattern, not an "
                     f"inference)\n{table}"
                 )
+
+
+def _arms(data: Data, metric: str) -> str:
+    """Means and their intervals over repetitions: all that one degree alone can show."""
+    rows = []
+    for arm in data["arms"]:
+        if found := arm["metrics"].get(metric):
+            low, high = found["interval"] or (None, None)
+            head = [f"{arm['model']} {arm['workload']}", arm["concurrency"], arm["tp"]]
+            rows.append([*head, len(found["values"]), found["mean"], low, high])
+    if not rows:
+        return ""
+    about = data["metrics"][metric]
+    table = grid(["", "C", "TP", "repetitions", "mean", "low", "high"], rows)
+    return f"{about['label']} in {about['unit']}, {about['better']} is better\n{table}"
 
 
 def _points(data: Data, metric: str) -> str:

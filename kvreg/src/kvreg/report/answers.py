@@ -12,6 +12,8 @@ def verdicts(evidence: Evidence) -> Markup:
     analysis = evidence.analysis
     if analysis["label"] is not None:
         return _descriptive(evidence)
+    if analysis["alone"]:
+        return element("p", {"class": "about"}, f"{analysis['alone']}. Its means are below.")
     tables = []
     for number, pair in enumerate(evidence.pairs):
         for metric in analysis["metrics"]:

@@ -21,6 +21,7 @@ _RULES = {
     "sustained": "Crossover",
     "gated": "Gated",
     "missing": "Missing",
+    "incomplete": "Incomplete",
     "replication": "Replication",
     "holm": "Holm",
     "detectable": "Detectable",
@@ -154,14 +155,28 @@ def cost(evidence: Evidence) -> Markup:
         )
         for entry in known["by_tp"]
     ]
+    rows.append(
+        element(
+            "tr",
+            {},
+            element("th", {"scope": "row"}, "All, in total"),
+            element("td", {"class": "number"}, known["finished"]),
+            [
+                element("td", {"class": "number"}, f"{seconds:,.1f}")
+                for seconds in (*known["total"].values(), known["total_s"])
+            ],
+        )
+    )
     cells = [
         element("th", {"scope": "col", "class": None if index == 0 else "number"}, name)
         for index, name in enumerate(head)
     ]
     broken = f", {known['broken']} attempts cut off" if known["broken"] else ""
+    gates = f", compatibility gates {_duration(known['gates_s'])}" if known["gates_s"] else ""
     caption = (
-        f"Mean seconds of a measured cell. All {known['finished']} finished attempts together:"
-        f" {_duration(known['total_s'])}{broken}."
+        f"Mean seconds of a measured cell, and the total of all {known['finished']} finished"
+        f" attempts: {_duration(known['total_s'])}{gates}{broken}. Every attempt is in"
+        " tables/cost.csv."
     )
     table = element(
         "table",

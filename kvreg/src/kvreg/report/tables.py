@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvreg.model.canonical import canonical_json
+from kvreg.report.cost import PHASES
 from kvreg.report.evidence import Data, Evidence
 
 
@@ -20,6 +21,8 @@ def tables(evidence: Evidence) -> dict[str, bytes]:
     }
     if analysis["label"] is not None:  # no intervals, no crossovers: means alone
         files["descriptive.csv"] = _csv(analysis["descriptive"], _DESCRIPTIVE)
+    if evidence.cost:
+        files["cost.csv"] = _csv(evidence.cost["cells"], _COST)
     if evidence.communication:
         fits = dict(evidence.communication)
         files["communication.json"] = canonical_json(fits) + b"\n"
@@ -31,7 +34,7 @@ def tables(evidence: Evidence) -> dict[str, bytes]:
 _CROSSOVERS = (
     *("model", "workload", "metric", "baseline_tp", "candidate_tp"),
     *("first_sustained_favorable", "holm_first_sustained_favorable", "estimable"),
-    *("at_top_of_grid", "gated_from"),
+    *("at_top_of_grid", "gated_from", "pending"),
 )
 _DESCRIPTIVE = (
     *("model", "workload", "metric", "baseline_tp", "candidate_tp", "descriptive_crossover"),
@@ -42,6 +45,7 @@ _POINTS = (
     *("mean_difference", "relative", "interval_low", "interval_high", "p", "verdict"),
     *("holm_p", "holm_verdict", "detectable_relative", "moderated_ratio", "reason"),
 )
+_COST = ("cell", "tp", "attempt", "state", "session", *PHASES, "total_s")
 _PAYLOADS = (
     *("file", "backend", "ranks", "peer", "timer", "bytes", "us", "median_us", "p05_us", "p95_us"),
     *("algorithm_bandwidth_GB_per_s", "bus_bandwidth_GB_per_s"),

@@ -48,6 +48,8 @@ def answer(
         return Answer(
             PAYS, f"from {value}", ", ".join(sizes) or f"TP{candidate} pays from there on"
         )
+    if found["pending"]:
+        return Answer(UNKNOWN, value, f"{pending_cells(found['pending'])} no result yet")
     if value.startswith("RESOURCE_GATED@"):
         valid = [level for level, effect in effects.items() if effect is not None]
         below = f"; {_effect(effects, max(valid))} below it" if valid else ""
@@ -80,7 +82,11 @@ def headline(evidence: Evidence) -> str:
     analysis = evidence.analysis
     if analysis["label"] is not None:
         return f"Means only ({analysis['label']}): no intervals and no crossovers are claimed."
+    if analysis["alone"]:
+        return f"{analysis['alone']}."
     crossovers = analysis["crossovers"]
+    if crossovers and all(found["pending"] for found in crossovers):
+        return "The sweep is unfinished: there is no verdict on any model and token shape yet."
     if not crossovers:
         return "Nothing here could be compared."
     counts = dict.fromkeys((PAYS, NEVER, GATED, UNKNOWN), 0)
@@ -154,6 +160,9 @@ def _inference(evidence: Evidence) -> Iterator[str]:
     analysis = evidence.analysis
     if analysis["label"] is not None:
         yield f"{analysis['label']}: repetitions inside one server are no replications."
+        return
+    if analysis["alone"]:
+        yield "One degree alone: nothing here says whether another GPU helps."
         return
     levels = ", ".join(map(str, analysis["design"]["concurrencies"]))
     yield (

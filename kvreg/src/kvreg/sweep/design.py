@@ -64,8 +64,9 @@ class Requests:
     """How many requests a cell sends; see `kvreg.sweep.pilot`.
 
     `precision` is the wanted half width of the 95 % interval of a cell's throughput, relative to
-    it. One wave is as many requests as the concurrency. `token_ids` is the half-open range that
-    prompts are drawn from.
+    it. One wave is as many requests as the concurrency. `min_seconds` (0 by default) and
+    `max_seconds` bound how long a cell measures, at its pilot's pace. `token_ids` is the half-open
+    range that prompts are drawn from.
     """
 
     precision: float
@@ -75,6 +76,7 @@ class Requests:
     max_requests: int
     max_seconds: float
     token_ids: tuple[int, int]
+    min_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

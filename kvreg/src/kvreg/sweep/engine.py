@@ -14,7 +14,7 @@ from typing import Any
 
 from kvreg.activation import check_environment, find_runtime, variables
 from kvreg.engine import for_command
-from kvreg.errors import KvregError, UsageError
+from kvreg.errors import ContractError, KvregError, Problem, UsageError
 from kvreg.home import Home
 from kvreg.model.activation import Settings
 from kvreg.model.canonical import canonical_json
@@ -37,7 +37,9 @@ class Engine:
     artifact: str | None
     profile: str | None
     rules: Settings = field(default_factory=Settings)
-    """What the profile sets by default, and what it denies."""
+    """What the profile sets by default of the engine's options, and what it denies."""
+    variables: Settings = field(default_factory=Settings)
+    """The same of environment variables."""
 
     def identity(self) -> dict[str, Any]:
         """What goes into ``identity.json``."""
@@ -76,6 +78,12 @@ class Engine:
 
     def check(self, plan: Plan) -> None:
         """Raise `ContractError` when the plan asks for what the profile denies."""
+        if denied := self.variables.denied(plan.environment):
+            raise ContractError(
+                "the plan sets variables that this profile cannot run with",
+                problems=[Problem(rule.name, rule.reason, found=value) for rule, value in denied],
+                remedy="take them out of [engine.environment]",
+            )
         for model in plan.models:
             for load in plan.workloads:
                 self.arguments(plan, model.name, 1, plan.settings(model.name, load.name), 0)
@@ -119,6 +127,7 @@ def staged_engine(profile: str, home: Path | None = None) -> Engine:
         artifact=runtime.manifest_digest,
         profile=runtime.profile_digest,
         rules=runtime.profile().runtime.engine,
+        variables=runtime.profile().runtime.environment,
     )
 
 

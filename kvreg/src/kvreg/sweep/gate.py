@@ -75,6 +75,14 @@ def admit(session: Session, subject: Subject) -> Verdict | None:
     return None if event["state"] == COMPATIBLE else admit(session, subject)
 
 
+def admitted(session: Session, cell: Cell) -> bool:
+    """Whether a cell can begin at once: its subject has passed, and its cache is warm here."""
+    subject = subject_of(session, cell)
+    cache = session.cache(subject.model, subject.tp, subject.settings)
+    passed = any(event["state"] == COMPATIBLE for event in _events(session, cache.key))
+    return passed and cache.warm
+
+
 def pass_gate(session: Session, subject: Subject) -> Mapping[str, Any]:
     """Load and ask once; the event that was recorded."""
     plan, limits = session.plan, session.plan.limits

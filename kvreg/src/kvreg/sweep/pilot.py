@@ -7,8 +7,9 @@ variation of the latencies of the pilot. For a 95 % interval of half width p (re
     n = (1.96 CV / p)^2
 
 rounded up to whole waves of C requests, at least `min_waves` of them (ramp and drain are part of
-the measurement and weigh less the more waves there are), at most `max_requests`, and at most what
-`max_seconds` allow at the pilot's pace, but never less than one wave.
+the measurement and weigh less the more waves there are) and at least what takes `min_seconds` at
+the pilot's pace (latencies that hardly vary say nothing of what drifts over seconds), at most
+`max_requests`, and at most what `max_seconds` allow at that pace, but never less than one wave.
 
 The pilot runs in the server of the first cell of a (model, workload, concurrency); the number then
 holds for all its arms and repetitions, so that they do the same work. The pilot's own figures are
@@ -31,7 +32,8 @@ class Chosen:
     """The number of requests and what decided it.
 
     `half_width` is the relative half width to be expected of a cell's throughput; `bound` names
-    the bound that decided: ``precision``, ``min_waves``, ``max_requests`` or ``max_seconds``.
+    the bound that decided: ``precision``, ``min_waves``, ``min_seconds``, ``max_requests`` or
+    ``max_seconds``.
     """
 
     requests: int
@@ -52,8 +54,13 @@ def choose_requests(
     variation = deviation(latencies) / mean(latencies)
     pace = duration_s / len(latencies)
     wanted = _waves((_NORMAL_95 * variation / rules.precision) ** 2, concurrency)
-    least = rules.min_waves * concurrency
-    requests, bound = (wanted, "precision") if wanted > least else (least, "min_waves")
+    requests, bound = wanted, "precision"
+    for least, name in (
+        (rules.min_waves * concurrency, "min_waves"),
+        (_waves(rules.min_seconds / pace, concurrency), "min_seconds"),
+    ):
+        if least >= requests:
+            requests, bound = least, name
     for most, name in (
         (rules.max_requests, "max_requests"),
         (int(rules.max_seconds / pace), "max_seconds"),

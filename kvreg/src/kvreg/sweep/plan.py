@@ -277,6 +277,7 @@ def _requests(table: PlanReader) -> Requests:
         pilot_waves=table.integer("pilot_waves", 0),
         min_waves=table.integer("min_waves", 1),
         max_requests=table.integer("max_requests", 1),
+        min_seconds=table.maybe_number("min_seconds", 0.0),
         max_seconds=table.number("max_seconds"),
         token_ids=(ids[0], ids[1]),
     )
@@ -326,6 +327,17 @@ def _check_names(root: PlanReader, plan: Plan) -> None:
 
 
 def _check_lengths(root: PlanReader, plan: Plan) -> None:
+    rules = plan.requests
+    if rules.min_seconds > rules.max_seconds:
+        root.report(
+            "requests.min_seconds",
+            "longer than max_seconds",
+            expected=f"at most {rules.max_seconds:g}",
+            found=f"{rules.min_seconds:g}",
+        )
+    if rules.min_seconds and not rules.pilot_waves:
+        what = "there is no pilot to know the pace by"
+        root.report("requests.min_seconds", what, expected="pilot_waves of at least 1")
     if plan.requests.token_ids[1] - plan.requests.token_ids[0] < 2:
         root.report("requests.token_ids", "there is no choice", expected="at least two tokens")
     highest = max((max(w.concurrency, default=0) for w in plan.workloads), default=0)

@@ -32,6 +32,13 @@ class PlanReader(TableReader):
             return most if math.isfinite(most) else above + 1
         return float(value)
 
+    def maybe_number(self, key: str, default: float) -> float:
+        """A number greater than 0, or `default` if it is absent."""
+        if key not in self._table:
+            self._taken.add(key)
+            return default
+        return self.number(key)
+
     def ascending(self, key: str, *, optional: bool = False) -> tuple[int, ...]:
         """Different positive integers in ascending order; () if absent and `optional`."""
         value = self._take(key, optional=optional)

@@ -1,6 +1,7 @@
 """``kvreg sweep analyze``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,11 @@ from kvreg.errors import UsageError
     type=click.IntRange(min=1),
     help="TP degree that each higher one is compared with. Default: the smallest.",
 )
-@click.option("--points", is_flag=True, help="Also every interval (the JSON has them always).")
+@click.option(
+    "--points",
+    is_flag=True,
+    help="Also every interval and what every cell cost (the JSON has them always).",
+)
 @json_option
 @handled
 def command(
@@ -40,7 +45,9 @@ def command(
     Repetitions of both arms are matched by number; a verdict is the side of zero on which the
     paired 95 % interval lies. The crossover is the smallest tested concurrency that is favourable
     there and at every larger tested one; gated concurrencies are never favourable, and at the top
-    of the grid they make the result RESOURCE_GATED@C. Each metric has a table of its own.
+    of the grid they make the result RESOURCE_GATED@C. Each metric has a table of its own. A model
+    and token shape with planned cells left is incomplete and has no verdict; with one TP degree
+    alone there are means and no crossover. Of a sweep, seconds by phase are told as well.
 
     \b
     Columns of a cell table, in any order, unmeasured values empty:
@@ -57,6 +64,7 @@ def command(
     from kvreg.analysis import analyze
     from kvreg.analysis.table import read_cells, rows_of
     from kvreg.analysis.text import analysis_text
+    from kvreg.report.cost import cost_of, cost_text
 
     if (directory is None) == (cells is None):
         raise UsageError(
@@ -64,5 +72,14 @@ def command(
             remedy="kvreg sweep analyze DIR, or kvreg sweep analyze --cells cells.csv",
         )
     table = rows_of(directory) if directory is not None else read_cells(cells)  # type: ignore[arg-type]
-    found = analyze(table, baseline=baseline, metrics=metrics or tuple(METRICS))
-    emit(found.to_dict(), as_json, lambda data: analysis_text(data, points=points))
+    found = analyze(table, baseline=baseline, metrics=metrics or tuple(METRICS)).to_dict()
+    if directory is not None:
+        found["cost"] = cost_of(directory)
+
+    def text(data: dict[str, Any]) -> str:
+        parts = [analysis_text(data, points=points)]
+        if cost := data.get("cost"):
+            parts.append(cost_text(cost, cells=points))
+        return "\n\n".join(parts)
+
+    emit(found, as_json, text)

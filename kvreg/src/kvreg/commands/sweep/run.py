@@ -1,5 +1,6 @@
 """``kvreg sweep run``."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ import click
 from kvreg.commands.options import home_option
 from kvreg.commands.sweep.options import engine_choice, engine_options, out_option, plan_argument
 from kvreg.console import emit, handled, json_option
+from kvreg.errors import UsageError
 from kvreg.facts import require_own_host
+from kvreg.sweep.budget import Budget
+from kvreg.sweep.cells import Cell
 from kvreg.sweep.engine import EngineChoice
+from kvreg.sweep.gate import admitted
 from kvreg.sweep.ledger import FAILED
 from kvreg.sweep.plan import load_plan, parse_plan
 from kvreg.sweep.progress import Progress, in_words
@@ -29,7 +34,13 @@ from kvreg.sweep.status import duration, pending, status
 @click.option(
     "--hours",
     type=click.FloatRange(min=0, min_open=True),
-    help="Begin no cell that would end after so many hours.",
+    help="Begin no matched cells that would end after so many hours.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="The same in seconds.",
 )
 @click.option(
     "--engine",
@@ -56,6 +67,7 @@ def command(
     resume: bool,
     retry_failed: bool,
     hours: float | None,
+    budget: float | None,
     engine: str,
     address: str,
     profile: str | None,
@@ -69,18 +81,23 @@ def command(
 
     A cell that crashes, hangs or passes the memory boundary ends in a state with its reason, and
     the next one begins. The ledger is on the disk after every cell: what is killed goes on with
-    --resume at the next cell, and the broken attempt stays on record.
+    --resume at the next cell, and the broken attempt stays on record. With --hours or --budget a
+    session ends by itself between matched cells: the arms of one concurrency and repetition.
 
     \b
     Examples:
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128 --shard 1/3 --hours 11.5
       kvreg sweep run plan.toml --out sweep --profile t4x2-cu128 --resume
+      kvreg sweep run plan.toml --out sweep --profile t4x2-cu128 --resume --budget 540
       kvreg sweep run plan.toml --out sweep --engine-command "python my_server.py"
       kvreg sweep run plan.toml --out sweep --engine ray --profile t4x2-cu128
     """
     require_own_host("measuring")
     began = time.monotonic()
+    if hours is not None and budget is not None:
+        raise UsageError("--hours and --budget exclude each other")
+    seconds = hours * 3600 if hours is not None else budget
     load_plan(plan)  # reports every problem before anything is made
     raw = (plan / "plan.toml" if plan.is_dir() else plan).read_bytes()
     wanted = parse_plan(raw).cells()
@@ -92,10 +109,16 @@ def command(
     with open_session(engine, out, raw, chosen, choices, address) as session:
         cells = pending(wanted, session.ledger.read(), (FAILED,) if retry_failed else ())
         with Progress(session.plan, len(cells)) as reporter:
+            ends = math.inf if seconds is None else began + seconds
+            time_left = Budget(session.plan, cells, ends)
+
+            def ready(cell: Cell) -> bool:
+                # A node of a cluster has caches of its own.
+                return engine != "local" or admitted(session, cell)
 
             def more() -> bool:
-                used = time.monotonic() - began
-                return hours is None or used + reporter.cell_s <= hours * 3600
+                done = {result.cell for result in reporter.results}
+                return time_left.allows(done, session.ledger.read().results, ready)
 
             session.run(cells, reporter.done, more)
             ran = [_row(result) for result in reporter.results]

@@ -24,6 +24,7 @@ function verdictAside(found) {
   if (!found) return null;
   const value = found.first_sustained_favorable;
   if (Number.isInteger(value)) return {text: `▲ ${found.at_top_of_grid ? "at" : "from"} ${value}`, kind: "pays"};
+  if (found.pending) return {text: value, kind: ""};
   if (value.startsWith("RESOURCE_GATED@")) return {text: `✕ gated at ${value.split("@")[1]}`, kind: "gated"};
   return {text: found.estimable ? "– none" : "not estimable", kind: ""};
 }
@@ -36,13 +37,13 @@ function drawCurves() {
     ? `Difference of TP${pair.candidate_tp} from TP${pair.baseline_tp} in ${metric.label}, as a share of TP${pair.baseline_tp}'s mean: mean of the matched repetitions with the paired ${100 * ANALYSIS.rule.level}% interval that the verdicts are read from.`
     : ANALYSIS.label
       ? `Mean ${metric.label} of each degree (${ANALYSIS.label}; ${metric.better} is better). There are no intervals: repetitions inside one server are no replications.`
-      : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better). Verdicts come from paired differences, not from whether these bars overlap.`;
+      : `Mean ${metric.label} of each degree with its ${100 * ANALYSIS.rule.level}% interval over repetitions (${metric.better} is better).${ANALYSIS.alone ? "" : " Verdicts come from paired differences, not from whether these bars overlap."}`;
   modelRows(byId("curve-panels"), (model, workload) => (difference ? differencePanel : valuePanel)(model, workload, metric));
   byId("curve-legend").replaceChildren();
   if (!difference) {
     fill(byId("curve-legend"), legend(byId("curve-panels"), ANALYSIS.design.tp.map((tp, index) => ({id: `tp${tp}`, label: `TP${tp}`, index}))));
   }
-  if (!ANALYSIS.label) fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
+  if (!ANALYSIS.label && !ANALYSIS.alone) fill(byId("curve-legend"), html("span", {}, "Signs below a chart are the verdicts; the dashed line is the first sustained favourable level."));
 }
 
 function frame(model, workload, metricName) {

@@ -33,17 +33,17 @@ function start() {
   if (matchMedia("(max-width: 760px)").matches) STATE.model = ANALYSIS.design.models[0];
   document.querySelectorAll(".scripted").forEach((part) => { part.hidden = false; });
   themeButton();
-  if (ANALYSIS.label) document.querySelectorAll("#verdict-controls, #verdicts .legend").forEach((part) => { part.hidden = true; });
+  if (ANALYSIS.label || ANALYSIS.alone) document.querySelectorAll("#verdict-controls, #verdicts .legend").forEach((part) => { part.hidden = true; });
   else verdictTables();
 
   fill(byId("curve-controls"), pairChoice(), metricChoice(),
-    ANALYSIS.label ? null : switches("Show", "view", [["value", "Values"], ["difference", "Difference"]]), modelChoice(), workloadChoice());
+    ANALYSIS.label || ANALYSIS.alone ? null : switches("Show", "view", [["value", "Values"], ["difference", "Difference"]]), modelChoice(), workloadChoice());
   onState(drawCurves);
   // A chart is drawn for its width: again when the window passes the limit.
   wideEnough.addEventListener("change", () => setState({}));
 
   const has = (name) => ANALYSIS.arms.some((arm) => arm.metrics[name]);
-  if (LATENCIES.every((name) => ANALYSIS.metrics[name]) && LATENCIES.some(has)) {
+  if (!ANALYSIS.alone && LATENCIES.every((name) => ANALYSIS.metrics[name]) && LATENCIES.some(has)) {
     fill(byId("latency-controls"), modelChoice(), workloadChoice());
     onState(drawLatency);
   } else byId("latency").hidden = true;
@@ -59,8 +59,8 @@ function start() {
     onState(drawCommunication);
   } else byId("communication").hidden = true;
 
-  const redrawComparisons = comparisonTable();
-  onState(redrawComparisons);
+  if (ANALYSIS.alone) byId("points").hidden = true;
+  else onState(comparisonTable());
   // Hundreds of rows: made when somebody wants to see them.
   document.querySelector("#cells details").addEventListener("toggle", () => cellTable()(), {once: true});
 }

@@ -24,7 +24,8 @@ function setState(changes) {
   for (const draw of LISTENERS) draw();
 }
 
-const currentPair = () => ANALYSIS.pairs[STATE.pair];
+/** The pair that is compared; with one degree alone it is no pair, and nothing is of it. */
+const currentPair = () => ANALYSIS.pairs[STATE.pair] ?? {baseline_tp: null, candidate_tp: null};
 const chosenModels = () => ANALYSIS.design.models.filter((name) => !STATE.model || name === STATE.model);
 const chosenWorkloads = () => DATA.workloads.filter((name) => !STATE.workload || name === STATE.workload);
 const samePair = (entry, pair) =>

@@ -11,7 +11,7 @@ from kvreg import toml
 from kvreg.errors import ContractError, NotFoundError, Problem, UsageError
 from kvreg.sweep.reading import PlanReader
 
-NAMES = ("smoke", "m1", "m2", "m4", "case")
+NAMES = ("smoke", "m1", "m2", "m4", "h200x2", "h200x2-no-peer", "h200x2-pilot", "case")
 
 _PROMPTS = "case-prompts.toml"
 _MARK = "# @prompts\n"

@@ -1,0 +1,1 @@
+"""Parts of sweep_session.py."""
