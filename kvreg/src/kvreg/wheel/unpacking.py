@@ -2,8 +2,8 @@
 
 Members of more than a megabyte come first, the largest first, so that no core is left alone with
 one at the end. A chunk is hashed and written by the thread that has inflated it, while it is in
-that core's cache; only a member that is larger than a worker's share of everything is hashed and
-written in a thread of its own, behind the inflating.
+that core's cache; only a member that is larger than a worker's share of what is left is hashed and
+written in a thread of its own, behind the inflating, so that no core waits for it at the end.
 
 The others go in batches of neighbours, which are read at once. What they cost is mostly the
 interpreter's work, and that runs in one thread at a time. So they are one worker's, from when they
@@ -104,7 +104,7 @@ class Unpacker:
     def __init__(self, work: Sequence[Batch], target: Target, progress: Callable[[int], object]):
         self._large = sorted((batch for batch in work if batch.large), key=lambda b: -b.cost)
         self._small = [batch for batch in work if not batch.large]
-        self._cost = sum(batch.cost for batch in work)
+        self._left = sum(batch.cost for batch in work)
         self._small_cost = sum(batch.cost for batch in self._small)
         self._at_small = 0
         self._contents = [batch.plan.content for batch in work]
@@ -113,7 +113,7 @@ class Unpacker:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._results: dict[tuple[int, str], Result] = {}
-        self._share = 0
+        self._workers = 1
         self.reused = 0
 
     def run(self, workers: int) -> Mapping[tuple[int, str], Result]:
@@ -121,8 +121,7 @@ class Unpacker:
 
         Raises what ended the transfer, or `OSError`; no worker is left when it does.
         """
-        workers = max(1, workers)
-        self._share = self._cost // workers
+        self._workers = workers = max(1, workers)
         threads = [
             threading.Thread(target=self._work, name=f"kvreg-unpack-{number}", daemon=True)
             for number in range(workers)
@@ -194,6 +193,7 @@ class Unpacker:
 
     def _remove(self, batch: Batch, at_small: bool) -> None:
         self._at_small -= at_small
+        self._left -= batch.cost
         if batch.large:
             self._large.remove(batch)
         else:
@@ -288,7 +288,9 @@ class Unpacker:
         if member.info.compress_type == ZIP_DEFLATED:
             pieces = self._target.inflate.chunks(pieces, member.size)
         sink = Sink(batch.site, placement, self._target.mask, self._target.interpreter)
-        behind = Behind(sink.put) if member.size > self._share else None
+        # What this batch costs has been taken from what is left.
+        share = (self._left + batch.cost) // self._workers
+        behind = Behind(sink.put) if batch.cost > share else None
         put = behind.put if behind is not None else sink.put
         try:
             for piece in pieces:
