@@ -232,7 +232,6 @@ def measure(wheels: list[Path], rounds: int, scratch: Path | None) -> dict[str, 
     ):
         found = [_measured(Bench(Path(name), running, wheel), rounds) for wheel in wheels]
     return {
-        "rounds": rounds,
         "machine": machine(),
         "versions": _versions(),
         "inflate": [item.to_dict() for item in available()],
@@ -258,6 +257,7 @@ def _measured(bench: Bench, rounds: int) -> dict[str, object]:
         "wheel": bench.subject.wheel.name,
         "bytes": bench.subject.wheel.stat().st_size,
         "unpacked": bench.subject.unpacked,
+        "rounds": rounds,
         "runs": _as_data(runs),
         "daily": _as_data(daily),
         "ratios": {n: ratios(runs[OURS], other) for n, other in runs.items() if n != OURS},
@@ -291,12 +291,13 @@ def _first_line(command: list[str]) -> str:
 def table(found: dict[str, object]) -> str:
     """The result for people."""
     lines = [
-        f"{found['rounds']} rounds on {found['machine']['cores']} cores;"  # type: ignore[index]
+        f"{found['machine']['cores']} cores;"  # type: ignore[index]
         " seconds as median (least to most); ratio = kvreg's time over the other's"
     ]
     for wheel in found["wheels"]:  # type: ignore[attr-defined]
         mb, unpacked = wheel["bytes"] / 1e6, wheel["unpacked"] / 1e6
-        lines += ["", f"{wheel['wheel']}: {mb:.0f} MB, {unpacked:.0f} MB unpacked"]
+        size = f"{mb:.0f} MB, {unpacked:.0f} MB unpacked, {wheel['rounds']} rounds"
+        lines += ["", f"{wheel['wheel']}: {size}"]
         lines.append(f"{'':<18}{'seconds':<23}{'ratio':<23}{'CPU s':>6}{'peak MiB':>10}")
         for name, runs in [*wheel["runs"].items(), *wheel["daily"].items()]:
             shown = wheel["ratios"].get(name)
