@@ -2,9 +2,12 @@
 
 python -m benchmarks.floors download HOST PATH SIZE FILE   ranges over four connections, SHA256
 python -m benchmarks.floors unpack WHEEL FOLDER            inflate and write on all cores
+python -m benchmarks.floors checked WHEEL FOLDER           the same, hashed as RECORD says
 python -m benchmarks.floors hash FOLDER                    SHA256 of all files on all cores
 """
 
+import base64
+import csv
 import hashlib
 import http.client
 import os
@@ -44,12 +47,14 @@ def download(host: str, path: str, size: int, file: Path) -> None:
     _sha256(handle)
 
 
-def unpack(wheel: Path, folder: Path) -> None:
-    """Inflate and write every member, the largest first."""
+def unpack(wheel: Path, folder: Path, *, checked: bool = False) -> None:
+    """Inflate and write every member, the largest first; `checked` compares with RECORD."""
     source = os.open(wheel, os.O_RDONLY)
     inflate = fastest()
     with zipfile.ZipFile(wheel) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
+        record = next(i.filename for i in infos if i.filename.endswith(".dist-info/RECORD"))
+        rows = {row[0]: row[1] for row in csv.reader(archive.read(record).decode().splitlines())}
     for parent in {str(Path(info.filename).parent) for info in infos}:
         (folder / parent).mkdir(parents=True, exist_ok=True)
 
@@ -70,9 +75,15 @@ def unpack(wheel: Path, folder: Path) -> None:
                 else inflate.chunks(chunks, info.file_size)
             )
         target = os.open(folder / info.filename, os.O_CREAT | os.O_WRONLY)
+        state = hashlib.sha256()
         for chunk in chunks:
+            if checked:
+                state.update(chunk)
             os.write(target, chunk)
         os.close(target)
+        if checked and rows[info.filename]:
+            found = base64.urlsafe_b64encode(state.digest()).rstrip(b"=").decode()
+            assert rows[info.filename] == f"sha256={found}", info.filename
 
     _in_threads(write, sorted(infos, key=lambda info: -info.file_size), usable_cores())
 
@@ -132,6 +143,8 @@ def main(what: str, *arguments: str) -> None:
         download(host, path, int(size), Path(file))
     elif what == "unpack":
         unpack(Path(arguments[0]), Path(arguments[1]))
+    elif what == "checked":
+        unpack(Path(arguments[0]), Path(arguments[1]), checked=True)
     else:
         hash_files(Path(arguments[0]))
 

@@ -1,5 +1,6 @@
 """The functions that notebooks call: what importing costs, how names and modules get on."""
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_every_name_of_the_api_is_there_and_documented(name):
     value = getattr(kvreg, name)
     assert callable(value)
     module, attribute = kvreg._API[name]
-    function = getattr(sys.modules[module], attribute)
+    function = getattr(importlib.import_module(module), attribute)
     assert inspect.getdoc(function)
     if inspect.isfunction(function):
         signature = inspect.signature(function)

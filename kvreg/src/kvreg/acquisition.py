@@ -8,7 +8,7 @@ of a blob is kept for the next.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.files import write_atomically
@@ -22,13 +22,15 @@ from kvreg.lockfile import (
 )
 from kvreg.model.digest import sha256_bytes
 from kvreg.model.oci import Manifest
-from kvreg.publickey import PublicKey
 from kvreg.pull import Pulled, Reporter, pull
 from kvreg.reference import Reference
 from kvreg.request import Request, parse_request
 from kvreg.resolution import STAGED, Candidate, Resolution, Resolver
 from kvreg.runtime import Runtime
 from kvreg.sources import Source
+
+if TYPE_CHECKING:
+    from kvreg.publickey import PublicKey
 
 STORE_LOCK = "store"
 """Held shared while blobs are used, exclusively while they are collected."""
@@ -110,7 +112,7 @@ def acquire(
     policy: LockPolicy = LockPolicy(),
     target: str | None = None,
     reporter: Reporter | None = None,
-    keys: tuple[PublicKey, ...] = (),
+    keys: tuple["PublicKey", ...] = (),
     any_host: bool = False,
 ) -> Acquired:
     """Make what `text` (see `kvreg.request`) asks for available in `home`.

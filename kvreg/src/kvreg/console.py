@@ -106,6 +106,8 @@ def progress(total: int | None, desc: str, unit: str = "B") -> Any:
     Use as a context manager and call ``update(n)``. Unit ``"B"`` counts in KiB, MiB, …
     """
     notebook = in_notebook()
+    if not (notebook or sys.stderr.isatty()):
+        return SilentBar()
     kind = _bar(notebook)
     return kind(
         total=total,
@@ -114,11 +116,29 @@ def progress(total: int | None, desc: str, unit: str = "B") -> Any:
         unit_scale=unit == "B",
         unit_divisor=1024 if unit == "B" else 1000,
         file=sys.stderr,
-        disable=not (notebook or sys.stderr.isatty()),
         leave=False,
         # A notebook's output has no width to ask for.
         dynamic_ncols=not notebook,
     )
+
+
+class SilentBar:
+    """What `progress` gives where nobody watches: tqdm is not imported for it."""
+
+    disable = True
+    n = 0
+
+    def __enter__(self) -> "SilentBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def update(self, count: float = 1) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """There is nothing to take away."""
 
 
 def in_notebook() -> bool:

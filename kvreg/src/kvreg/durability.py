@@ -11,7 +11,6 @@ system has no boot id, or where a runtime that was there before is at stake, the
 """
 
 import contextlib
-import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -73,6 +72,8 @@ def _boot_id() -> str | None:
 
 def _sync(folder: Path) -> None:
     """Bring everything below `folder` to the disk before its name says that it is complete."""
+    import ctypes  # seldom
+
     handle = os.open(folder, os.O_RDONLY)
     try:
         # One call for the file system instead of one for each of thousands of files.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from kvreg import __version__
 from kvreg.artifact import Artifact, WheelLayer, wheel_layers
@@ -34,7 +35,6 @@ from kvreg.runtime import (
     read_runtime,
     readable_runtimes,
 )
-from kvreg.signatures import Signature
 from kvreg.sources import Source
 from kvreg.transfer.blob import Cancelled
 from kvreg.wheel.archive import WheelArchive
@@ -43,6 +43,9 @@ from kvreg.wheel.reuse import EarlierFiles
 from kvreg.wheel.scripts import interpreter_for
 from kvreg.wheel.staging import Staged, Unpacked, stage_all
 from kvreg.wheel.tags import check_interpreter
+
+if TYPE_CHECKING:
+    from kvreg.signatures import Signature
 
 _LONGEST_SIZE = 14
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -53,7 +56,7 @@ _BLOCK = 4096
 def make(
     source: Source,
     artifact: Artifact,
-    signature: Signature | None,
+    signature: "Signature | None",
     home: Home,
     reporter: Reporter,
     *,
@@ -110,7 +113,7 @@ class _Making:
     """One runtime that is being made."""
 
     artifact: Artifact
-    signature: Signature | None
+    signature: "Signature | None"
     profile: Profile
     layers: tuple[WheelLayer, ...]
     overlay_lock: bytes | None
@@ -124,7 +127,6 @@ class _Making:
         missing = sum(blobs.missing_bytes(source, descriptor) for descriptor in descriptors)
         claims = [_claimed_unpacked(layer) for layer in self.layers]
         self.home.require_space(missing + sum(claim or 0 for claim in claims), "for the artifact")
-        self._keep_small(source)
         folder = self.home.staging(self.profile.digest)
         remove(folder)
         with ExitStack() as stack:
@@ -132,6 +134,8 @@ class _Making:
             stack.callback(remove, folder)
             fetched = stack.enter_context(self._progress(source, descriptors))
             transfer = stack.enter_context(blobs.transfer(source, descriptors, fetched))
+            # It waits for the disk: while the first bytes come.
+            self._keep_small(source)
             try:
                 plans = self._plan(transfer, claims, stack)
                 unpacked = self._unpack(plans)

@@ -9,8 +9,6 @@ import base64
 import binascii
 import re
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +145,8 @@ def check_with_openssl(key: PublicKey, message: bytes, signature: bytes) -> bool
     # It reads no more of the file than the longest signature, and so would not see what follows.
     if len(signature) < 2 or signature[0] != _SEQUENCE or signature[1] != len(signature) - 2:
         return False
+    import tempfile  # every pull comes by here; few have a key and no `cryptography`
+
     with tempfile.TemporaryDirectory(prefix="kvreg-") as folder:
         public, signed = Path(folder) / "key.pub", Path(folder) / "signature"
         public.write_text(key.pem)
@@ -161,6 +161,8 @@ def check_with_openssl(key: PublicKey, message: bytes, signature: bytes) -> bool
 
 
 def _openssl(*arguments: str, message: bytes = b"") -> bool:
+    import subprocess
+
     try:
         done = subprocess.run(
             ["openssl", *arguments], input=message, capture_output=True, timeout=_TIMEOUT

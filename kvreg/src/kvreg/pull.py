@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kvreg.artifact import find_artifact
 from kvreg.errors import KvregError
 from kvreg.home import Home
 from kvreg.integrity import check_runtime, require_settled
 from kvreg.model.digest import parse_digest
-from kvreg.publickey import PublicKey
 from kvreg.runtime import Runtime, read_runtime
 from kvreg.settings import is_trusted
-from kvreg.signatures import require_signature
 from kvreg.sources import Source
+
+if TYPE_CHECKING:
+    from kvreg.publickey import PublicKey
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def pull(
     reporter: Reporter | None = None,
     profile_name: str | None = None,
     *,
-    keys: tuple[PublicKey, ...] = (),
+    keys: tuple["PublicKey", ...] = (),
     any_host: bool = False,
 ) -> Pulled:
     """Make the runtime of a profile digest available in `home`.
@@ -100,15 +100,19 @@ def pull(
         trusted = existing is not None and (not keys or is_trusted(existing, keys))
         if existing is not None and trusted and target in (None, existing.manifest_digest):
             return Pulled(existing, None)
+        # What it takes to make one is not imported to find that it is there.
+        from kvreg.artifact import find_artifact
+
         source = open_source()
         artifact = find_artifact(source, profile_digest, profile_name)
         signature = None
         if keys:
+            from kvreg.signatures import require_signature
+
             location = str(source.reference.with_target())
             signature = require_signature(source, artifact.digest, keys, location)
         if existing is not None and existing.manifest_digest == artifact.digest:
             return Pulled(existing.signed(signature) if signature else existing, None)
-        # What it takes to make one is not imported to find that it is there.
         from kvreg.making import make
 
         return Pulled(*make(source, artifact, signature, home, reporter, any_host=any_host))

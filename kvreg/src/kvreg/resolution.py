@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from kvreg.artifact import Artifact, find_artifact, find_by_digest
 from kvreg.attached import find_layouts
 from kvreg.errors import (
     KvregError,
@@ -30,6 +29,9 @@ from kvreg.reference import Reference, parse_reference
 from kvreg.request import Request
 from kvreg.settings import REGISTRY_VARIABLE, read_settings
 from kvreg.sources import BlobStream, RawManifest, Source
+
+if TYPE_CHECKING:
+    from kvreg.artifact import Artifact
 
 Outcome = Literal["used", "absent", "unreachable"]
 
@@ -174,7 +176,7 @@ class Resolver:
         self._pass_over(candidate, error)
         return True
 
-    def artifact(self) -> Artifact:
+    def artifact(self) -> "Artifact":
         """The artifact that was found: opens a source if need be."""
         self.open()
         assert self._current is not None
@@ -204,7 +206,10 @@ class Resolver:
             size=sum(layer.size for layer in artifact.manifest.layers),
         )
 
-    def _find(self, source: "_Remembering") -> Artifact:
+    def _find(self, source: "_Remembering") -> "Artifact":
+        # Not imported for a runtime that is staged already.
+        from kvreg.artifact import find_artifact, find_by_digest
+
         request = self._request
         if request.profile is None:
             assert request.digest is not None and request.name is not None
@@ -272,7 +277,7 @@ def nowhere() -> UsageError:
     return error
 
 
-def _check_locked(artifact: Artifact, locked: Locked, source: Source) -> None:
+def _check_locked(artifact: "Artifact", locked: Locked, source: Source) -> None:
     """Refuse an artifact that is not the one of the lock."""
     if artifact.digest != locked.manifest:
         tag = source.reference.target or digest_tag(locked.profile)

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvreg.errors import KvregError, NotFoundError, VerificationError
 from kvreg.home import Home
 from kvreg.model.canonical import canonical_json
 from kvreg.model.digest import is_digest, sha256_bytes
 from kvreg.model.profile import Profile, profile_from_canonical
-from kvreg.signatures import Signature
+
+if TYPE_CHECKING:
+    from kvreg.signatures import Signature
 
 SCHEMA = 1
 RUNTIME_FILE = "runtime.json"
@@ -54,7 +56,7 @@ class Runtime:
     annotations: Mapping[str, str] = field(hash=False)
     kvreg_version: str
     created: str
-    signature: Signature | None = None
+    signature: "Signature | None" = None
 
     @property
     def site(self) -> Path:
@@ -90,7 +92,7 @@ class Runtime:
             "created": self.created,
         }
 
-    def signed(self, signature: Signature) -> "Runtime":
+    def signed(self, signature: "Signature") -> "Runtime":
         """The same runtime with a signature that was checked later, also on the disk."""
         found = replace(self, signature=signature)
         path = self.folder / RUNTIME_FILE
@@ -146,7 +148,7 @@ def read_runtime(folder: Path) -> Runtime:
             kvreg_version=str(tree["kvreg"]),
             created=str(tree["created"]),
             # Runtimes that an older client staged have none.
-            signature=Signature.from_dict(found) if (found := tree.get("signature")) else None,
+            signature=_signature(found) if (found := tree.get("signature")) else None,
         )
     except FileNotFoundError:
         raise NotFoundError(f"there is no staged runtime in {folder}") from None
@@ -155,6 +157,12 @@ def read_runtime(folder: Path) -> Runtime:
     if not is_digest(runtime.profile_digest) or not is_digest(runtime.manifest_digest):
         raise _damaged(folder, f"{RUNTIME_FILE} has a malformed digest")
     return runtime
+
+
+def _signature(tree: dict[str, Any]) -> "Signature":
+    from kvreg.signatures import Signature  # few runtimes have one
+
+    return Signature.from_dict(tree)
 
 
 def _own_digest(tree: Mapping[str, Any]) -> str:

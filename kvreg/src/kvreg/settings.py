@@ -13,12 +13,15 @@ A key that is set is never passed over: where it cannot be read, nothing is pull
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvreg import toml
 from kvreg.errors import UsageError, VerificationError
-from kvreg.publickey import PublicKey, parse_public_keys, read_public_keys
 from kvreg.reference import LayoutReference, Reference, parse_reference
 from kvreg.runtime import Runtime
+
+if TYPE_CHECKING:
+    from kvreg.publickey import PublicKey
 
 KEY_VARIABLE = "KVREG_VERIFY_KEY"
 FILE_VARIABLE = "KVREG_CONFIG"
@@ -34,7 +37,7 @@ class Settings:
     verify_key: str | None = None
 
 
-def required_keys(chosen: str | None = None) -> tuple[PublicKey, ...]:
+def required_keys(chosen: str | None = None) -> tuple["PublicKey", ...]:
     """The keys of which one must have signed; none when nothing is required.
 
     `chosen` is what a command's option says. Raises `UsageError` and `NotFoundError`.
@@ -49,7 +52,7 @@ def required_keys(chosen: str | None = None) -> tuple[PublicKey, ...]:
     return _keys(settings.verify_key, settings.path.parent, str(settings.path))
 
 
-def require_trusted(runtime: Runtime, keys: tuple[PublicKey, ...]) -> None:
+def require_trusted(runtime: Runtime, keys: tuple["PublicKey", ...]) -> None:
     """`VerificationError` unless one of `keys` signed what is staged; no keys ask for nothing."""
     if not keys or is_trusted(runtime, keys):
         return
@@ -65,7 +68,7 @@ def require_trusted(runtime: Runtime, keys: tuple[PublicKey, ...]) -> None:
     )
 
 
-def is_trusted(runtime: Runtime, keys: tuple[PublicKey, ...]) -> bool:
+def is_trusted(runtime: Runtime, keys: tuple["PublicKey", ...]) -> bool:
     """Whether the runtime was found to be signed by one of `keys` when it was pulled."""
     signature = runtime.signature
     return signature is not None and signature.key in {key.fingerprint for key in keys}
@@ -116,7 +119,9 @@ def _reference(text: str, folder: Path) -> Reference:
     return reference
 
 
-def _keys(text: str, folder: Path, where: str) -> tuple[PublicKey, ...]:
+def _keys(text: str, folder: Path, where: str) -> tuple["PublicKey", ...]:
+    from kvreg.publickey import parse_public_keys, read_public_keys
+
     if "-----BEGIN" in text:
         return parse_public_keys(text, where)
     return read_public_keys(folder / Path(text).expanduser())

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvreg.facts.collection import collect
-    from kvreg.facts.files import current, load, replayed, require_own_host
+    from kvreg.facts.files import current, load, require_own_host
     from kvreg.facts.model import HostFacts
+    from kvreg.facts.replay import replayed
 
 _NAMES = {
     "HostFacts": "kvreg.facts.model",
     "collect": "kvreg.facts.collection",
     "current": "kvreg.facts.files",
     "load": "kvreg.facts.files",
-    "replayed": "kvreg.facts.files",
+    "replayed": "kvreg.facts.replay",
     "require_own_host": "kvreg.facts.files",
 }
 __all__ = ["HostFacts", "collect", "current", "load", "replayed", "require_own_host"]

@@ -6,17 +6,9 @@ from pathlib import Path
 
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.facts.model import HostFacts
-
-FACTS_VARIABLE = "KVREG_FACTS"
-"""The file of another host's facts that ``kvreg --facts FILE COMMAND`` sets for the command."""
+from kvreg.facts.replay import FACTS_VARIABLE, replayed
 
 _LARGEST = 16 << 20
-
-
-def replayed() -> Path | None:
-    """The file that stands for this host, if one does."""
-    named = os.environ.get(FACTS_VARIABLE)
-    return Path(named) if named else None
 
 
 def current(home: Path | None = None) -> HostFacts:

@@ -9,7 +9,6 @@ import binascii
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +96,8 @@ def _from_entry(entry: Mapping[str, Any]) -> Credentials | None:
 def _from_helper(helper: str, host: str) -> Credentials | None:
     if _HELPER.fullmatch(helper) is None:
         return None
+    import subprocess  # few have a helper
+
     try:
         result = subprocess.run(
             [f"docker-credential-{helper}", "get"],

@@ -14,9 +14,9 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -29,8 +29,8 @@ from kvreg.wheel.tags import WheelName, same_name, same_version
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 """What reading a member can raise when its bytes are not what they should be."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_DRIVE = re.compile(r"[A-Za-z]:")
+# Absolute, of a drive, with a backslash or control characters, with parts "", "." or "..".
+_NOT_INSIDE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:|(?:^|/)\.{0,2}(?:/|$)")
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What deflate can do at most: 258 bytes from two bits.
@@ -39,8 +39,7 @@ _MAX_METADATA = 16 << 20
 _MAX_PROBLEMS = 50
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One regular file of a wheel: its name, unpacked size, and whether it is executable.
 
     Its header and packed bytes lie between `start` and `end` of the archive.
@@ -248,35 +247,32 @@ def name_problems(names: Iterable[str]) -> Iterable[Problem]:
     """What is wrong with a set of member names; directories end in a slash."""
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
+    seen: set[str] = set()
     for name in names:
-        parts = name.removesuffix("/").split("/")
-        if (
-            name.startswith("/")
-            or "\\" in name
-            or _CONTROL.search(name)
-            or _DRIVE.match(name)
-            or any(part in ("", ".", "..") for part in parts)
-        ):
+        if _NOT_INSIDE.search(name.removesuffix("/")):
             yield Problem(repr(name)[1:-1], "is not a path inside the wheel")
             continue
-        for depth in range(1, len(parts) + (1 if name.endswith("/") else 0)):
-            folder = "/".join(parts[:depth])
+        folder = name.rpartition("/")[0]
+        while folder and folder not in seen:
+            seen.add(folder)
             other = folders.setdefault(_fold(folder), folder)
             if other != folder:
                 yield Problem(folder, "differs from another directory by case alone", found=other)
+            folder = folder.rpartition("/")[0]
         if not name.endswith("/"):
-            first = files.get(_fold(name))
+            key = _fold(name)
+            first = files.get(key)
             if first == name:
                 yield Problem(name, "is in the wheel twice")
             elif first is not None:
                 yield Problem(name, "differs from another by case alone", found=first)
-            files[_fold(name)] = name
+            files[key] = name
     for key in files.keys() & folders.keys():
         yield Problem(files[key], "is both a file and a directory")
 
 
 def _fold(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
+    return name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
 
 
 def _is_possible(info: zipfile.ZipInfo) -> bool:

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from kvreg.errors import UsageError
 
-CHUNK = 1 << 20
-"""The most bytes that are handed out at once."""
+CHUNK = 1 << 18
+"""The most bytes that are handed out at once: what a core's own cache holds until it is hashed and
+written, and what the allocator keeps instead of asking the kernel for zeroed pages each time."""
 
 ENVIRONMENT = "KVREG_INFLATE"
 _RAW = -15
@@ -92,7 +93,8 @@ def fastest() -> Inflate:
     """The library to use; `UsageError` when ``KVREG_INFLATE`` names one that is not there."""
     wanted = os.environ.get(ENVIRONMENT)
     if not wanted:
-        return available()[0]
+        # No other than the one that is used is imported.
+        return next(found for load in _LOADERS.values() if (found := load()) is not None)
     found = _LOADERS[wanted]() if wanted in _LOADERS else None
     if found is None:
         raise UsageError(

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvreg.errors import ContractError, Problem, VerificationError
 from kvreg.model.protected import PROTECTED_MODULES
@@ -16,8 +17,7 @@ _STARTUP_MODULES = frozenset({"sitecustomize", "usercustomize"})
 _SCHEMES = {"purelib": "", "platlib": "", "scripts": "bin/", "data": ""}
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a member goes, relative to the directory; scripts are rewritten and executable."""
 
     member: Member

@@ -5,7 +5,7 @@ import binascii
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvreg.errors import Problem
 
@@ -13,9 +13,11 @@ ALGORITHMS = ("sha256", "sha384", "sha512")
 """Hashes that count; RECORD must not use md5 or sha1 (binary distribution format)."""
 
 
-@dataclass(frozen=True)
-class RecordRow:
-    """One line of RECORD. `algorithm`, `digest` and `size` are None where the line has none."""
+class RecordRow(NamedTuple):
+    """One line of RECORD. `algorithm`, `digest` and `size` are None where the line has none.
+
+    A tuple, as members and placements are: there are thousands of each.
+    """
 
     path: str
     algorithm: str | None

@@ -10,7 +10,7 @@ are refused instead of one winning.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvreg.cores import usable_cores
@@ -93,7 +93,7 @@ def _result(
 ) -> Result:
     found = results.get((id(plan), placement.path))
     # What another wheel brought has that wheel's result; here it is as RECORD says.
-    return found or replace(placement.member.row, path=placement.path, size=placement.member.size)
+    return found or placement.member.row._replace(path=placement.path, size=placement.member.size)
 
 
 def _rows(plan: WheelPlan, results: Iterable[Result]) -> list[RecordRow]:

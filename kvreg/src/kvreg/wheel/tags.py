@@ -3,7 +3,7 @@
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -86,15 +86,19 @@ def check_interpreter(wheel: WheelName) -> None:
     """
     from packaging.tags import sys_tags
 
-    from kvreg.facts import load, replayed
+    from kvreg.facts import replayed
 
     path = replayed()
+    loadable: Iterable[Tag]
     if path is not None:
+        from kvreg.facts import load  # only where there are some
+
         python, arch, glibc = _interpreter(load(path))
         loadable, platform = _supported(python, arch, glibc), f"Linux {arch}, glibc {glibc}"
         whose = f"the Python of the host in {path}"
     else:
-        loadable = frozenset(sys_tags())
+        # A thousand of them, the likeliest first: made as far as one that fits.
+        loadable = sys_tags()
         python = "cp{}{}".format(*sys.version_info[:2])
         platform = sysconfig.get_platform().replace("-", "_")
         whose = "the Python that runs kvreg"

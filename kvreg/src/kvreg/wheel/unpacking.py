@@ -1,13 +1,17 @@
 """Unpacks planned members in parallel, as soon as their bytes are there, and hashes all of them.
 
 Members of more than a megabyte come first, the largest first, so that no core is left alone with
-one at the end; each is inflated in one thread and hashed and written in another. The others go in
-batches of neighbours, which are read at once.
+one at the end. A chunk is hashed and written by the thread that has inflated it, while it is in
+that core's cache; only a member that is larger than a worker's share of what is left is hashed and
+written in a thread of its own, behind the inflating, so that no core waits for it at the end.
+
+The others go in batches of neighbours, which are read at once. What they cost is mostly the
+interpreter's work, and that runs in one thread at a time. So they are one worker's, from when they
+are the most that is left; others help with them when there is nothing else.
 """
 
 import hashlib
 import os
-import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +21,7 @@ from kvreg.errors import Problem
 from kvreg.wheel import localheader
 from kvreg.wheel.content import Content
 from kvreg.wheel.inflate import DamagedError, Inflate
+from kvreg.wheel.output import Behind, Sink, algorithm, create, mode_of, write
 from kvreg.wheel.plan import Placement, WheelPlan
 from kvreg.wheel.record import RecordRow
 from kvreg.wheel.reuse import EarlierFiles
@@ -24,8 +29,8 @@ from kvreg.wheel.scripts import rewritten
 
 _LARGE = 1 << 20
 _PIECE = 1 << 18
-# Chunks that wait to be hashed and written: what one large member can hold of memory.
-_BEHIND = 4
+# What making a file costs, in bytes that could be unpacked meanwhile.
+_FILE = 1 << 16
 
 Result = RecordRow | Problem
 
@@ -62,6 +67,11 @@ class Batch:
         return self.placements[0].member.start
 
     @property
+    def cost(self) -> int:
+        """How much work it is, in bytes."""
+        return sum(placement.member.size + _FILE for placement in self.placements)
+
+    @property
     def needed(self) -> int:
         """Up to where bytes must be there before it is worth to begin."""
         if self.large:
@@ -92,16 +102,18 @@ class Unpacker:
     """Workers that unpack batches. `reused` counts bytes that needed no unpacking."""
 
     def __init__(self, work: Sequence[Batch], target: Target, progress: Callable[[int], object]):
-        self._large = sorted(
-            (batch for batch in work if batch.large), key=lambda b: -b.placements[0].member.size
-        )
+        self._large = sorted((batch for batch in work if batch.large), key=lambda b: -b.cost)
         self._small = [batch for batch in work if not batch.large]
+        self._left = sum(batch.cost for batch in work)
+        self._small_cost = sum(batch.cost for batch in self._small)
+        self._at_small = 0
         self._contents = [batch.plan.content for batch in work]
         self._target = target
         self._progress = progress
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._results: dict[tuple[int, str], Result] = {}
+        self._workers = 1
         self.reused = 0
 
     def run(self, workers: int) -> Mapping[tuple[int, str], Result]:
@@ -109,9 +121,10 @@ class Unpacker:
 
         Raises what ended the transfer, or `OSError`; no worker is left when it does.
         """
+        self._workers = workers = max(1, workers)
         threads = [
             threading.Thread(target=self._work, name=f"kvreg-unpack-{number}", daemon=True)
-            for number in range(max(1, workers))
+            for number in range(workers)
         ]
         try:
             for thread in threads:
@@ -130,8 +143,10 @@ class Unpacker:
         return self._results
 
     def _work(self) -> None:
+        at_small = False
         try:
-            while (batch := self._take()) is not None:
+            while (batch := self._take(at_small)) is not None:
+                at_small = not batch.large
                 if batch.large:
                     self._unpack_large(batch)
                 else:
@@ -146,18 +161,20 @@ class Unpacker:
         for content in self._contents:
             content.abort()
 
-    def _take(self) -> Batch | None:
-        """The best batch whose bytes are there; waits for bytes; None when nothing is left."""
+    def _take(self, at_small: bool) -> Batch | None:
+        """The best batch whose bytes are there; waits for bytes; None when nothing is left.
+
+        `at_small` says whether the worker's last batch was of small members.
+        """
         while self._error is None:
             with self._lock:
-                remaining = [*self._large, *self._small]
+                remaining = self._in_order(at_small)
                 if not remaining:
                     return None
-                for batches in (self._large, self._small):
-                    for batch in batches:
-                        if batch.plan.content.has(batch.start, batch.needed):
-                            batches.remove(batch)
-                            return batch
+                for batch in remaining:
+                    if batch.plan.content.has(batch.start, batch.needed):
+                        self._remove(batch, at_small)
+                        return batch
             content = remaining[0].plan.content
             with content.changed:
                 ready = any(item.plan.content.has(item.start, item.needed) for item in remaining)
@@ -165,6 +182,24 @@ class Unpacker:
                     content.check()
                     content.changed.wait()
         return None
+
+    def _in_order(self, at_small: bool) -> list[Batch]:
+        """What is left, the best for a worker first."""
+        nobody_else = self._at_small == int(at_small)
+        most = self._large[0].cost if self._large else 0
+        if nobody_else and (at_small or self._small_cost > most):
+            return [*self._small, *self._large]
+        return [*self._large, *self._small]
+
+    def _remove(self, batch: Batch, at_small: bool) -> None:
+        self._at_small -= at_small
+        self._left -= batch.cost
+        if batch.large:
+            self._large.remove(batch)
+        else:
+            self._small.remove(batch)
+            self._small_cost -= batch.cost
+            self._at_small += 1
 
     def _done(self, batch: Batch, placement: Placement, result: Result) -> None:
         with self._lock:
@@ -179,7 +214,7 @@ class Unpacker:
         member = placement.member
         if placement.is_script:
             return None
-        mode = _mode(placement, self._target.mask)
+        mode = mode_of(placement, self._target.mask)
         path = f"{batch.site}/{placement.path}"
         if not self._target.earlier.place(member.row, member.size, path, mode):
             return None
@@ -211,7 +246,7 @@ class Unpacker:
             content = packed
         else:
             content = self._target.inflate.whole(packed, member.size)
-        state = hashlib.new(_algorithm(member.row), content)
+        state = hashlib.new(algorithm(member.row), content)
         if state.digest() != member.row.digest:
             return _mismatch(member.name, member.row, state.digest())
         row = _row(placement)
@@ -220,9 +255,9 @@ class Unpacker:
             row = RecordRow(
                 placement.path, "sha256", hashlib.sha256(content).digest(), len(content)
             )
-        handle = _create(self._target, batch.site, placement)
+        handle = create(batch.site, placement, self._target.mask)
         try:
-            _write(handle, content)
+            write(handle, content)
         finally:
             os.close(handle)
         return row
@@ -252,15 +287,23 @@ class Unpacker:
         pieces = _pieces(content, start, start + member.info.compress_size)
         if member.info.compress_type == ZIP_DEFLATED:
             pieces = self._target.inflate.chunks(pieces, member.size)
-        sink = _Sink(self._target, batch.site, placement)
+        sink = Sink(batch.site, placement, self._target.mask, self._target.interpreter)
+        # What this batch costs has been taken from what is left.
+        share = (self._left + batch.cost) // self._workers
+        behind = Behind(sink.put) if batch.cost > share else None
+        put = behind.put if behind is not None else sink.put
         try:
             for piece in pieces:
                 if self._error is not None:
                     raise _StoppedError
-                sink.put(piece)
+                put(piece)
                 self._report(len(piece))
         finally:
-            sink.close()
+            try:
+                if behind is not None:
+                    behind.close()
+            finally:
+                sink.close()
         if sink.found != member.row.digest:
             return _mismatch(member.name, member.row, sink.found)
         if sink.written is not None:
@@ -278,58 +321,6 @@ class _HeaderError(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
         self.problem = problem
-
-
-class _Sink:
-    """Hashes and writes the chunks of a large member in a thread of its own.
-
-    After `close`: `found`, the digest of what came; of a script that was changed also `written`
-    and `size`, the digest and size of what was written.
-    """
-
-    def __init__(self, target: Target, site: str, placement: Placement) -> None:
-        self._interpreter = target.interpreter if placement.is_script else None
-        self._state = hashlib.new(_algorithm(placement.member.row))
-        self._changed = hashlib.sha256() if placement.is_script else None
-        self._error: BaseException | None = None
-        self._queue: queue.Queue[bytes | None] = queue.Queue(_BEHIND)
-        self.size = 0
-        self._handle = _create(target, site, placement)
-        self._thread = threading.Thread(target=self._run, name="kvreg-write", daemon=True)
-        self._thread.start()
-
-    def put(self, chunk: bytes) -> None:
-        """Take the next bytes; waits when the disk is behind."""
-        self._queue.put(chunk)
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """Wait until everything is written."""
-        self._queue.put(None)
-        self._thread.join()
-        os.close(self._handle)
-        if self._error is not None:
-            raise self._error
-        self.found = self._state.digest()
-        self.written = self._changed.digest() if self._changed is not None else None
-
-    def _run(self) -> None:
-        while (chunk := self._queue.get()) is not None:
-            if self._error is not None:
-                # Goes on taking, so that nobody waits for room in the queue.
-                continue
-            try:
-                self._state.update(chunk)
-                if self._changed is not None:
-                    if self._interpreter is not None:
-                        # The line to change is in the first chunk, if anywhere.
-                        chunk, self._interpreter = rewritten(chunk, self._interpreter), None
-                    self._changed.update(chunk)
-                _write(self._handle, chunk)
-                self.size += len(chunk)
-            except BaseException as error:
-                self._error = error
 
 
 def _packed(raw: bytes, placement: Placement) -> bytes:
@@ -362,33 +353,6 @@ def _row(placement: Placement) -> RecordRow:
     """The row of a file that is as it is in the wheel."""
     row = placement.member.row
     return RecordRow(placement.path, row.algorithm, row.digest, placement.member.size)
-
-
-def _create(target: Target, site: str, placement: Placement) -> int:
-    path = f"{site}/{placement.path}"
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-    if _is_executable(placement):
-        os.fchmod(handle, _mode(placement, target.mask))
-    return handle
-
-
-def _mode(placement: Placement, mask: int) -> int:
-    return (0o777 & ~mask) | 0o111 if _is_executable(placement) else 0o666 & ~mask
-
-
-def _is_executable(placement: Placement) -> bool:
-    return placement.is_script or placement.member.executable
-
-
-def _write(handle: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
-
-
-def _algorithm(row: RecordRow) -> str:
-    assert row.algorithm is not None, "a member without a hash is refused before"
-    return row.algorithm
 
 
 def _mismatch(name: str, row: RecordRow, found: bytes) -> Problem:
