@@ -314,7 +314,7 @@ def read_product(checkout: Checkout, profile_name: str) -> Product:
     """The finished, audited build of a profile.
 
     Raises NotFoundError when there is none, ContractError when it is of another digest, its wheel
-    changed since, or its audit failed.
+    changed since, its audit failed, or it was ended before it was described.
     """
     product = _recorded(checkout, load_profile(checkout.profile(profile_name)))
     if product.record["profile"]["digest"] != product.profile.digest:
@@ -330,6 +330,14 @@ def read_product(checkout: Checkout, profile_name: str) -> Product:
         raise ContractError(
             f"the finished build of {product.profile.name} has not passed its whole audit",
             remedy=f"see {product.folder / AUDIT}, then: "
+            f"builder build --profile {product.profile.name} --examine",
+        )
+    absent = [name for name in (SBOM, AUDIT, PAGE) if not (product.folder / name).is_file()]
+    if absent:
+        raise ContractError(
+            f"the finished build of {product.profile.name} was ended before it was described",
+            found="without " + ", ".join(absent),
+            remedy="nothing is compiled by: "
             f"builder build --profile {product.profile.name} --examine",
         )
     return product

@@ -13,6 +13,8 @@ from kvreg.errors import ContractError, NotFoundError
 from kvreg.model.profile import load_profile
 from tests.kvreg.profiles import write_profile
 
+DESCRIBED = ("audit.json", "sbom.cdx.json", "record.md")
+
 
 @pytest.fixture
 def checkout(tmp_path):
@@ -32,6 +34,8 @@ def checkout(tmp_path):
         "audit": {"ok": True, "complete": True},
     }
     (out / "record.json").write_text(json.dumps(record))
+    for name in DESCRIBED:
+        (out / name).write_text("{}")
     return checkout
 
 
@@ -80,3 +84,11 @@ def test_without_a_build_there_is_nothing_to_publish(checkout):
     (checkout.build_folder("demo") / "record.json").unlink()
     with pytest.raises(NotFoundError, match="no finished build"):
         read_product(checkout, "demo")
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_build_that_was_ended_before_it_was_described_is_not_finished(checkout, name):
+    (checkout.build_folder("demo") / name).unlink()
+    with pytest.raises(ContractError, match="before it was described") as caught:
+        read_product(checkout, "demo")
+    assert name in caught.value.found and "--examine" in caught.value.remedy
