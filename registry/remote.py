@@ -25,6 +25,7 @@ from kvreg.reference import RegistryReference, is_tag
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.download import blob_chunks
 from registry.files import write_all, write_atomically
+from registry.outgoing import Hashing, Upload
 from registry.referrers import (
     fallback_tag,
     filtered,
@@ -34,7 +35,7 @@ from registry.referrers import (
     without_referrers,
 )
 from registry.store import Store, check_tag, refuse_move
-from registry.stream import BlobSource, Progress, Upload, Verified, check_bytes, verified
+from registry.stream import BlobSource, HashedFile, Progress, Verified, check_bytes, verified
 from registry.text import error_text
 from registry.transport import Client, origin_of
 from registry.upload import BlobUpload, UploadPolicy, check_stored
@@ -123,8 +124,16 @@ class Remote:
         if self.has_blob(descriptor):
             return False
         with Upload(source, descriptor, progress) as upload:
-            BlobUpload(self._client, upload, self._upload).run()
-        return True
+            return BlobUpload(self._client, upload, self._upload).run()
+
+    def push_file(self, path: Path, progress: Progress | None = None) -> tuple[HashedFile, bool]:
+        """See `registry.store.Store.push_file`. It is sent while it is hashed, because the registry
+        wants the digest last; when that turns out to be there, no more is sent."""
+        asker = self.twin()
+        with asker, Hashing(path, lambda file: not asker.has_blob(file.descriptor())) as hashing:
+            with Upload(hashing, None, progress) as upload:
+                sent = BlobUpload(self._client, upload, self._upload).run()
+            return hashing.hashed, sent
 
     def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """See `registry.store.Store.push_stream`. The bytes wait in a temporary file, so that

@@ -42,7 +42,7 @@ class Timeouts:
     """Seconds without a sign of life before a request counts as failed.
 
     `connect` also bounds each block that is sent; `commit` is for the requests after which a
-    registry hashes or moves a whole blob before it answers.
+    registry flushes, hashes or moves a whole blob before it answers.
     """
 
     connect: float = 15.0
@@ -90,7 +90,8 @@ class _Session(requests.Session):
         """A request with the headers as they are, for token servers."""
         if hasattr(body := options.get("data"), "rewind"):
             body.rewind()
-        wait = self._timeouts.commit if method == "PUT" else self._timeouts.read
+        commits = method in ("PATCH", "PUT")
+        wait = self._timeouts.commit if commits else self._timeouts.read
         options.setdefault("timeout", (self._timeouts.connect, wait))
         options.setdefault("proxies", {"no_proxy": self._no_proxy})
         return super().request(method, url, **options)

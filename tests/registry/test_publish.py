@@ -17,9 +17,10 @@ from kvreg.model.oci import (
 )
 from kvreg.model.profile import Profile
 from registry.layout import Layout
+from registry.outgoing import Upload
 from registry.publish import Layer, ToolchainUse, is_fixed_tag, publish
 from registry.store import open_store
-from registry.stream import Upload, hash_file
+from registry.stream import hash_file
 from tests.registry.conftest import MakeRemote
 from tests.registry.proxy import Proxy
 from tests.registry.samples import read
