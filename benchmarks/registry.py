@@ -92,7 +92,7 @@ class Bench:
 
     def tasks(self, oras: Tool, skopeo: Tool) -> list[Task]:
         """What is measured."""
-        ours = [sys.executable, "-c", "from registry.cli import main; main()"]
+        ours = [sys.executable, "-c", "from registry.cli import run; run()"]
         policy = [*skopeo.command, "--insecure-policy", "--tmpdir", str(self.folder)]
         source, target, out = f"{self.layout.path}:one", f"{self.target}:one", f"{self.out}:one"
         files = [f"{path.name}:{KIND}" for path in self.files]

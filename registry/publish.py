@@ -5,7 +5,6 @@ profile digest. Nothing that depends on the moment or the place enters the manif
 """
 
 import datetime
-import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ from registry.text import is_plain_name
 ANNOTATION_VERSION = "org.opencontainers.image.version"
 ANNOTATION_REVISION = "org.opencontainers.image.revision"
 ANNOTATION_PROFILE = "vnd.kvreg.profile"
-
-_FIXED_TAG = re.compile(r".+-v.+-\d{8}")
 
 
 @dataclass(frozen=True)
@@ -158,15 +155,6 @@ def runtime_manifest(
         artifact_type=MEDIA_TYPE_RUNTIME,
         annotations=found,
     )
-
-
-def is_fixed_tag(tag: str) -> bool:
-    """Whether `tag` has the form of those that are never moved.
-
-    >>> is_fixed_tag("t4x2-cu128-v0.18.1-20261130"), is_fixed_tag("t4x2-cu128")
-    (True, False)
-    """
-    return _FIXED_TAG.fullmatch(tag) is not None
 
 
 def _push(

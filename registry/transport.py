@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-import requests
 from requests.adapters import HTTPAdapter
 
 from kvreg.errors import NetworkError
@@ -23,9 +22,10 @@ from kvreg.reference import RegistryReference
 from registry import __version__
 from registry.authentication import Authentication
 from registry.credentials import Credentials, find_credentials
-from registry.oras_base import Registry, request_once
+from registry.oras_base import Registry, request_once, requests
+from registry.refusal import error_text
 from registry.retry import Fault, GiveUp, RetryPolicy
-from registry.text import error_text, printable
+from registry.text import printable
 
 _log = logging.getLogger("registry")
 

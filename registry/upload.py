@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-import requests
-
 from kvreg.errors import NetworkError, VerificationError
+from registry.oras_base import requests
 from registry.outgoing import Needless, Upload
 from registry.retry import Fault, GiveUp
 from registry.transport import Answer, Client, as_fault
@@ -41,13 +40,20 @@ class _Position:
 
 
 class BlobUpload:
-    """The upload of one blob to one repository."""
+    """The upload of one blob to one repository. It takes one of those that are `opened`, if any."""
 
-    def __init__(self, client: Client, upload: Upload, policy: UploadPolicy) -> None:
+    def __init__(
+        self,
+        client: Client,
+        upload: Upload,
+        policy: UploadPolicy,
+        opened: list[requests.Response],
+    ) -> None:
         self._client = client
         self._upload = upload
         self._size = upload.size
         self._policy = policy
+        self._opened = opened
         self._in_chunks = policy.stream_bytes is not None and upload.size > policy.stream_bytes
 
     def run(self) -> bool:
@@ -142,7 +148,11 @@ class BlobUpload:
             position = found
 
     def _start(self) -> requests.Response:
-        return self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
+        try:
+            # Workers share the list: asking first whether it has any would be of no use.
+            return self._opened.pop()
+        except IndexError:
+            return start_upload(self._client)
 
     def _chunk_bytes(self, started: requests.Response) -> int:
         """Our chunk size, or what the registry asks for at least."""
@@ -196,6 +206,11 @@ def _fault(answer: Answer) -> Fault | None:
         if answer.status_code == 404:
             return Fault("reset", "the registry has forgotten the upload")
     return as_fault(answer)
+
+
+def start_upload(client: Client) -> requests.Response:
+    """Open an upload. `NetworkError` when the registry does not let us."""
+    return client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
 
 
 def check_stored(client: Client, answer: requests.Response, digest: str) -> None:
