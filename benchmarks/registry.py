@@ -1,12 +1,19 @@
 """Pushing and pulling against `oras` and `skopeo`: the same work, the same machine, one run.
 
     python -m benchmarks.registry                          1 GB, seven rounds, a table
-    python -m benchmarks.registry --blobs 8 --json out.json
+    python -m benchmarks.registry --blobs 4 --json out.json
 
 A real CNCF Distribution serves on loopback. Each contender is a fresh process; a round runs all of
 them, in an order that changes from round to round, and before each run the registry is emptied and
-the disk has caught up. One round of each task comes before, to warm up, and does not count. Every
-run's result is hashed afterwards, outside of the time.
+the disk has caught up. What is read is in the page cache for all of them, as it was just written or
+hashed. One round of each task comes before, to warm up, and does not count. Every run's result is
+hashed afterwards, outside of the time. Runs of the same case that the JSON file has already are
+kept, so rounds can be spread over several quiet moments.
+
+The same bytes move, but not the same work is done. `registry` hashes every byte in both directions
+and leaves a pulled layout on the disk, by fsync. `skopeo` hashes in both directions as well. `oras`
+hashes what it pulls, and files before it pushes them, but not what it pushes from a layout: there
+the registry alone checks the digest. Neither of the two waits for the disk when it pulls.
 """
 
 import argparse
@@ -18,9 +25,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measure import INSTALLED, Command, Run, machine, ratios, timed
 from kvreg.model.digest import sha256_file
@@ -57,6 +65,11 @@ class Task:
         """Whom to measure up to."""
         return min((name for name in self.runs if name != OURS), key=self.median)
 
+    def take(self, earlier: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Put runs of an earlier `to_dict` before these."""
+        for name, runs in earlier.items():
+            self.runs[name] = [*(Run(**run) for run in runs), *self.runs[name]]
+
     def to_dict(self) -> dict[str, object]:
         """As JSON-ready data."""
         return {
@@ -92,7 +105,7 @@ class Bench:
 
     def tasks(self, oras: Tool, skopeo: Tool) -> list[Task]:
         """What is measured."""
-        ours = [sys.executable, "-c", "from registry.cli import main; main()"]
+        ours = [sys.executable, "-c", "from registry.cli import run; run()"]
         policy = [*skopeo.command, "--insecure-policy", "--tmpdir", str(self.folder)]
         source, target, out = f"{self.layout.path}:one", f"{self.target}:one", f"{self.out}:one"
         files = [f"{path.name}:{KIND}" for path in self.files]
@@ -181,16 +194,15 @@ class Bench:
             assert sha256_file(stored) == layer.digest
 
 
-def measure(size: int, blobs: int, rounds: int, scratch: Path | None) -> dict[str, object]:
-    """Everything, as JSON-ready data."""
-    tools = find_tool("oras"), find_tool("skopeo")
-    order = random.Random(1)
+def measure(size: int, blobs: int, rounds: int, scratch: Path | None, seed: int) -> list[Task]:
+    """The tasks with their runs."""
+    order = random.Random(seed)
     with (
         tempfile.TemporaryDirectory(prefix="kvreg-bench-", dir=scratch) as name,
         running_distribution(Path(name) / "registry") as running,
     ):
         bench = Bench(Path(name), running, size, blobs)
-        tasks = bench.tasks(*tools)
+        tasks = bench.tasks(find_tool("oras"), find_tool("skopeo"))
         for task in tasks:
             if task.before == bench._remove_out:
                 bench._empty_registry()
@@ -205,24 +217,37 @@ def measure(size: int, blobs: int, rounds: int, scratch: Path | None) -> dict[st
                     last = task.runs[contender][-1]
                     note = f"{task.name:<32} {contender:<9} {last.seconds:6.2f} s"
                     print(note, file=sys.stderr, flush=True)
-    return {
-        "bytes": size,
-        "blobs": blobs,
-        "rounds": rounds,
+    return tasks
+
+
+def with_earlier(file: Path | None, size: int, blobs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the JSON file has, and the case of these bytes in it, both to be added to."""
+    tools = [find_tool(name) for name in ("oras", "skopeo")]
+    found: dict[str, Any] = {
         "machine": machine(),
         "versions": {tool.name: f"{tool.version} ({tool.origin})" for tool in tools},
-        "tasks": [task.to_dict() for task in tasks],
+        "cases": [],
     }
+    if file is not None and file.exists():
+        earlier = json.loads(file.read_text())
+        if any(earlier[key] != found[key] for key in ("machine", "versions")):
+            sys.exit(f"{file} was measured elsewhere: choose another file")
+        found = earlier
+    for case in found["cases"]:
+        if (case["bytes"], case["blobs"]) == (size, blobs):
+            return found, case
+    found["cases"].append({"bytes": size, "blobs": blobs, "rounds": 0, "tasks": []})
+    return found, found["cases"][-1]
 
 
-def table(found: dict[str, object]) -> str:
-    """The result for people."""
+def table(found: Mapping[str, Any]) -> str:
+    """A case for people."""
     lines = [
         f"{found['bytes']} bytes in {found['blobs']} blob(s), {found['rounds']} rounds;"
         " time as median (least to most); ratio = registry's time over the other's",
         f"{'':<32} {'':<9} {'seconds':<22} {'ratio':<22} {'CPU s':>6}",
     ]
-    for task in found["tasks"]:  # type: ignore[attr-defined]
+    for task in found["tasks"]:
         for name, runs in task["runs"].items():
             seconds = sorted(run["seconds"] for run in runs)
             ratio = task["ratio"].get(name)
@@ -245,12 +270,19 @@ def main() -> None:
     parser.add_argument("--blobs", type=int, default=1, help="cut into so many (default: 1)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scratch", type=Path, help="a folder with five times the size free")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the runs there")
     options = parser.parse_args()
-    found = measure(options.size, options.blobs, options.rounds, options.scratch)
+    found, case = with_earlier(options.json, options.size, options.blobs)
+    tasks = measure(
+        options.size, options.blobs, options.rounds, options.scratch, seed=case["rounds"] + 1
+    )
+    for task, earlier in zip(tasks, case["tasks"], strict=bool(case["tasks"])):
+        task.take(earlier["runs"])
+    case["tasks"] = [task.to_dict() for task in tasks]
+    case["rounds"] += options.rounds
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
-    print(table(found))
+    print(table(case))
 
 
 if __name__ == "__main__":

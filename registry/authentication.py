@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-
 from kvreg.errors import NetworkError
 from kvreg.reference import is_loopback
 from registry.credentials import Credentials
-from registry.oras_base import TokenAuth
-from registry.text import error_text, printable
+from registry.oras_base import TokenAuth, requests
+from registry.refusal import error_text
+from registry.text import printable
 
 _SCHEME = re.compile(r"\s*,?\s*([A-Za-z][A-Za-z0-9._~+-]*)(?=\s|,|$)")
 _PARAMETER = re.compile(

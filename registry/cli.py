@@ -3,12 +3,13 @@
 import click
 
 from kvreg.lazy import Entry, LazyGroup
+from kvreg.program import run_group
 from registry import __version__
 from registry.commands.options import EXIT_CODES
 
 COMMANDS = {
     "push": Entry(
-        "registry.commands.transfer",
+        "registry.commands.publishing",
         "Publish wheels as the runtime of a profile. `builder publish` does that and more.",
         "push_command",
     ),
@@ -124,3 +125,8 @@ Examples:
 @click.version_option(__version__, prog_name="registry")
 def main() -> None:
     """Work with runtime artifacts in OCI layouts and registries."""
+
+
+def run() -> None:
+    """The program `registry`."""
+    run_group(main)

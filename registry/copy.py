@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from kvreg.errors import NotFoundError
 from kvreg.model.digest import is_digest
 from kvreg.model.oci import MEDIA_TYPE_RUNTIME, Descriptor
-from kvreg.model.profile import digest_tag
 from kvreg.model.signature import signature_tag
+from kvreg.model.tag import digest_tag, is_fixed_tag
 from registry.content import Content, check_titles, parse_content
 from registry.parallel import in_parallel
-from registry.publish import is_fixed_tag
 from registry.signatures import push_simple, simple_layers
 from registry.store import Store
 from registry.stream import Progress

@@ -6,11 +6,11 @@ The bytes are not verified here; `registry.stream.verified` does that for all st
 import re
 from collections.abc import Iterator
 
-import requests
 import urllib3.exceptions
 
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.model.oci import Descriptor
+from registry.oras_base import requests
 from registry.retry import Fault, GiveUp
 from registry.stream import CHUNK_BYTES
 from registry.transport import Client, as_fault

@@ -31,11 +31,13 @@ from registry.referrers import filtered, is_fallback_tag
 from registry.store import Store, check_tag, refuse_move
 from registry.stream import (
     BlobSource,
+    HashedFile,
     Progress,
     Verified,
     check_bytes,
     counted,
     file_chunks,
+    hash_file,
     source_chunks,
     verified,
 )
@@ -138,6 +140,11 @@ class Layout:
     ) -> bool:
         """See `registry.store.Store.push_blob`. A blob that is there but corrupt is replaced."""
         return self.push_stream(counted(source_chunks(source), progress), descriptor)
+
+    def push_file(self, path: Path, progress: Progress | None = None) -> tuple[HashedFile, bool]:
+        """See `registry.store.Store.push_file`."""
+        file = hash_file(path)
+        return file, self.push_blob(file, file.descriptor(), progress)
 
     def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """See `registry.store.Store.push_stream`."""

@@ -4,9 +4,8 @@ import re
 
 from kvreg.errors import ContractError, NotFoundError, UsageError
 from kvreg.model.oci import MEDIA_TYPE_PROFILE, Descriptor
-from kvreg.model.profile import digest_tag
+from kvreg.model.tag import digest_tag, is_fixed_tag
 from registry.content import parse_content
-from registry.publish import is_fixed_tag
 from registry.referrers import attached_to, is_fallback_tag
 from registry.store import Store, check_tag
 

@@ -5,9 +5,8 @@ profile digest. Nothing that depends on the moment or the place enters the manif
 """
 
 import datetime
-import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +34,6 @@ from registry.text import is_plain_name
 ANNOTATION_VERSION = "org.opencontainers.image.version"
 ANNOTATION_REVISION = "org.opencontainers.image.revision"
 ANNOTATION_PROFILE = "vnd.kvreg.profile"
-
-_FIXED_TAG = re.compile(r".+-v.+-\d{8}")
 
 
 @dataclass(frozen=True)
@@ -105,17 +102,26 @@ def publish(
     """
     day = date or datetime.datetime.now(datetime.UTC).date()
     tags = profile.tags(profile.runtime.version, day)
-    found_layers = in_parallel(lambda layer, _: _describe(layer), layers)
-    described = [descriptor for _, descriptor in found_layers]
-    _check_titles(described)
-    manifest = runtime_manifest(profile, described, annotations, toolchain=toolchain)
-    found = manifest.descriptor()
+    _check_names(layers)
+    notes = [_annotations(layer) for layer in layers]
+
+    def manifest_of(files: Iterable[HashedFile]) -> Manifest:
+        described = [
+            file.descriptor(layer.media_type, note)
+            for layer, note, file in zip(layers, notes, files, strict=True)
+        ]
+        return runtime_manifest(profile, described, annotations, toolchain=toolchain)
+
     store.prepare()
-    if dated:
-        refuse_move(store.location, tags.fixed, store.resolve(tags.fixed), found)
-    sources = [profile.canonical(), *(file for file, _ in found_layers)]
-    blobs = list(zip(sources, (manifest.config, *described), strict=True))
-    sent = sum(in_parallel(_push, blobs, store, progress=progress))
+    sources: Sequence[BlobSource] = [layer.path for layer in layers]
+    if dated and (current := store.resolve(tags.fixed)) is not None:
+        # Only then are the files hashed before they are sent, and not meanwhile.
+        files = in_parallel(lambda layer, _: hash_file(layer.path), layers)
+        refuse_move(store.location, tags.fixed, current, manifest_of(files).descriptor())
+        sources = files
+    pushed = in_parallel(_push, [profile.canonical(), *sources], store, progress=progress)
+    manifest = manifest_of(file for file, _ in pushed if file is not None)
+    found = manifest.descriptor()
     store.push_manifest(manifest.to_bytes(), MEDIA_TYPE_MANIFEST)
     # The moving name last: whoever sees it finds the others.
     if dated:
@@ -123,7 +129,7 @@ def publish(
     store.tag(found, tags.by_digest)
     store.tag(found, tags.moving)
     named = tags if dated else (tags.moving, tags.by_digest)
-    return Published(found, tuple(named), sent)
+    return Published(found, tuple(named), sum(sent for _, sent in pushed))
 
 
 def runtime_manifest(
@@ -151,22 +157,21 @@ def runtime_manifest(
     )
 
 
-def is_fixed_tag(tag: str) -> bool:
-    """Whether `tag` has the form of those that are never moved.
+def _push(
+    source: BlobSource, progress: Progress | None, store: Store
+) -> tuple[HashedFile | None, int]:
+    """What was hashed, and how many bytes had to be sent."""
+    if isinstance(source, Path):
+        file, sent = store.push_file(source, progress)
+        return file, file.size if sent else 0
+    if isinstance(source, HashedFile):
+        file, blob = source, source.descriptor()
+    else:
+        file, blob = None, Descriptor.of_bytes(MEDIA_TYPE_PROFILE, source)
+    return file, blob.size if store.push_blob(source, blob, progress) else 0
 
-    >>> is_fixed_tag("t4x2-cu128-v0.18.1-20261130"), is_fixed_tag("t4x2-cu128")
-    (True, False)
-    """
-    return _FIXED_TAG.fullmatch(tag) is not None
 
-
-def _push(blob: tuple[BlobSource, Descriptor], progress: Progress | None, store: Store) -> int:
-    """Bytes that had to be sent."""
-    source, descriptor = blob
-    return descriptor.size if store.push_blob(source, descriptor, progress) else 0
-
-
-def _describe(layer: Layer) -> tuple[HashedFile, Descriptor]:
+def _annotations(layer: Layer) -> dict[str, str]:
     if layer.media_type == MEDIA_TYPE_WHEEL and layer.role not in WHEEL_ROLES:
         raise UsageError(
             f"{layer.path.name} needs a role", expected=", ".join(WHEEL_ROLES), found=layer.role
@@ -181,12 +186,11 @@ def _describe(layer: Layer) -> tuple[HashedFile, Descriptor]:
         with zipfile.ZipFile(layer.path) as wheel:
             unpacked = sum(member.file_size for member in wheel.infolist())
         annotations[ANNOTATION_UNPACKED_SIZE] = str(unpacked)
-    file = hash_file(layer.path)
-    return file, Descriptor(layer.media_type, file.digest, file.size, annotations)
+    return annotations
 
 
-def _check_titles(layers: Sequence[Descriptor]) -> None:
-    titles = [layer.title or "" for layer in layers]
+def _check_names(layers: Sequence[Layer]) -> None:
+    titles = [layer.path.name for layer in layers]
     if not titles:
         raise UsageError("an artifact needs at least one layer")
     if wrong := [title for title in titles if not is_plain_name(title)]:

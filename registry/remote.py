@@ -8,8 +8,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
-import requests
-
 from kvreg.console import storage_error
 from kvreg.errors import NetworkError, NotFoundError, VerificationError
 from kvreg.model.digest import is_digest, parse_digest
@@ -25,6 +23,8 @@ from kvreg.reference import RegistryReference, is_tag
 from registry.content import MANIFEST_TYPES, Content, parse_content
 from registry.download import blob_chunks
 from registry.files import write_all, write_atomically
+from registry.oras_base import requests
+from registry.outgoing import Hashing, Upload
 from registry.referrers import (
     fallback_tag,
     filtered,
@@ -33,11 +33,11 @@ from registry.referrers import (
     with_referrer,
     without_referrers,
 )
+from registry.refusal import error_text
 from registry.store import Store, check_tag, refuse_move
-from registry.stream import BlobSource, Progress, Upload, Verified, check_bytes, verified
-from registry.text import error_text
+from registry.stream import BlobSource, HashedFile, Progress, Verified, check_bytes, verified
 from registry.transport import Client, origin_of
-from registry.upload import BlobUpload, UploadPolicy, check_stored
+from registry.upload import BlobUpload, UploadPolicy, check_stored, start_upload
 
 _ACCEPT = {"Accept": ", ".join(MANIFEST_TYPES)}
 _DELETED = (200, 202, 204)
@@ -59,25 +59,29 @@ class Remote:
         self.reference = reference.with_target()
         self._client = client or Client(reference)
         self._upload = upload or UploadPolicy()
+        self._opened: list[requests.Response] = []
         self._has_referrers_api: bool | None = None
 
     def __enter__(self) -> "Remote":
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the connections."""
+        """Close the connections, and leave an upload that was opened for nothing."""
+        while self._opened and error[0] is None:
+            self._client.abandon(self._opened.pop())
         self._client.close()
 
     def twin(self) -> "Remote":
         """See `registry.store.Store.twin`: connections of its own, what is known taken over."""
         other = Remote(self.reference, client=self._client.twin(), upload=self._upload)
+        other._opened = self._opened
         other._has_referrers_api = self._has_referrers_api
         return other
 
     def prepare(self) -> None:
-        """Open and leave an upload: a registry that does not let us write says so now."""
-        answer = self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
-        self._client.abandon(answer)
+        """Open an upload, for the first blob: a registry that does not let us write says so now."""
+        if not self._opened:
+            self._opened.append(start_upload(self._client))
 
     def resolve(self, name: str) -> Descriptor | None:
         """See `registry.store.Store.resolve`. `UsageError` for what can be no tag."""
@@ -123,8 +127,16 @@ class Remote:
         if self.has_blob(descriptor):
             return False
         with Upload(source, descriptor, progress) as upload:
-            BlobUpload(self._client, upload, self._upload).run()
-        return True
+            return BlobUpload(self._client, upload, self._upload, self._opened).run()
+
+    def push_file(self, path: Path, progress: Progress | None = None) -> tuple[HashedFile, bool]:
+        """See `registry.store.Store.push_file`. It is sent while it is hashed, because the registry
+        wants the digest last; when that turns out to be there, no more is sent."""
+        asker = self.twin()
+        with asker, Hashing(path, lambda file: not asker.has_blob(file.descriptor())) as hashing:
+            with Upload(hashing, None, progress) as upload:
+                sent = BlobUpload(self._client, upload, self._upload, self._opened).run()
+            return hashing.hashed, sent
 
     def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """See `registry.store.Store.push_stream`. The bytes wait in a temporary file, so that

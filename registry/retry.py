@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal
 
-import requests
 import urllib3.exceptions
+
+from registry.oras_base import requests
 
 FaultKind = Literal["status", "reset", "timeout", "refused", "name", "tls", "other"]
 

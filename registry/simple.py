@@ -24,11 +24,12 @@ from packaging.version import InvalidVersion, Version
 from kvreg.errors import ContractError, StorageError, VerificationError
 from kvreg.model.digest import parse_digest, sha256_bytes, sha256_file
 from kvreg.model.oci import MAX_MANIFEST_BYTES, MEDIA_TYPE_WHEEL, Descriptor
+from kvreg.model.tag import is_fixed_tag
 from registry.files import write_atomically
 from registry.inventory import Item, inventory
-from registry.publish import is_fixed_tag, is_plain_name
 from registry.store import Store
 from registry.stream import Progress
+from registry.text import is_plain_name
 
 _API_VERSION = "1.1"
 _GENERATOR = "kvreg registry"

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from kvreg.errors import ContractError, UsageError, VerificationError
 from kvreg.model.oci import MAX_MANIFEST_BYTES, Descriptor
 from kvreg.reference import LayoutReference, Reference, is_tag, parse_reference
-from registry.stream import BlobSource, Progress, Verified
+from registry.stream import BlobSource, HashedFile, Progress, Verified
 
 
 class Store(Protocol):
@@ -54,6 +54,9 @@ class Store(Protocol):
         self, source: BlobSource, descriptor: Descriptor, progress: Progress | None = None
     ) -> bool:
         """Put a blob there; False when it was there already."""
+
+    def push_file(self, path: Path, progress: Progress | None = None) -> tuple[HashedFile, bool]:
+        """`push_blob` of a file whose digest is not known yet; the file with its digest too."""
 
     def push_stream(self, chunks: Iterable[bytes], descriptor: Descriptor) -> bool:
         """`push_blob` from a stream that can be read once."""

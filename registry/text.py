@@ -1,11 +1,6 @@
 """Text that comes from elsewhere, made fit for a terminal."""
 
-import json
 from pathlib import PurePath
-
-import requests
-
-_MAX_ERROR_BYTES = 16 * 1024
 
 
 def printable(text: str, limit: int = 300) -> str:
@@ -29,14 +24,3 @@ def is_plain_name(title: str) -> bool:
         and "\\" not in title
         and title.isprintable()
     )
-
-
-def error_text(response: requests.Response) -> str:
-    """Code and message of an answer in the distribution-spec's error format, or nothing."""
-    try:
-        body = next(response.iter_content(_MAX_ERROR_BYTES), b"")
-        first = json.loads(body)["errors"][0]
-        code, message = str(first["code"]), str(first.get("message", ""))
-    except (ValueError, LookupError, TypeError, AttributeError, requests.RequestException):
-        return ""
-    return f" ({printable(code)}: {printable(message)})"

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-import requests
 from requests.adapters import HTTPAdapter
 
 from kvreg.errors import NetworkError
@@ -23,9 +22,10 @@ from kvreg.reference import RegistryReference
 from registry import __version__
 from registry.authentication import Authentication
 from registry.credentials import Credentials, find_credentials
-from registry.oras_base import Registry, request_once
+from registry.oras_base import Registry, request_once, requests
+from registry.refusal import error_text
 from registry.retry import Fault, GiveUp, RetryPolicy
-from registry.text import error_text, printable
+from registry.text import printable
 
 _log = logging.getLogger("registry")
 
@@ -42,7 +42,7 @@ class Timeouts:
     """Seconds without a sign of life before a request counts as failed.
 
     `connect` also bounds each block that is sent; `commit` is for the requests after which a
-    registry hashes or moves a whole blob before it answers.
+    registry flushes, hashes or moves a whole blob before it answers.
     """
 
     connect: float = 15.0
@@ -90,7 +90,8 @@ class _Session(requests.Session):
         """A request with the headers as they are, for token servers."""
         if hasattr(body := options.get("data"), "rewind"):
             body.rewind()
-        wait = self._timeouts.commit if method == "PUT" else self._timeouts.read
+        commits = method in ("PATCH", "PUT")
+        wait = self._timeouts.commit if commits else self._timeouts.read
         options.setdefault("timeout", (self._timeouts.connect, wait))
         options.setdefault("proxies", {"no_proxy": self._no_proxy})
         return super().request(method, url, **options)

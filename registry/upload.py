@@ -1,8 +1,9 @@
 """Sending a blob to a registry so that a fault costs as little as possible.
 
-A blob goes in one request first: every registry takes that, of any size, and it is the fastest.
-When that breaks, or a proxy finds the body too large, it goes in chunks, and after each fault the
-registry is asked where to go on. Chunks are small because some registries (GHCR) refuse larger
+A blob goes as `docker push` sends it, which every registry takes at any size: one stream, and its
+digest in a request of its own at the end, so that it can be sent while it is still being hashed.
+When the stream breaks, or a proxy finds it too large, the rest goes in chunks, and after each fault
+the registry is asked where to go on. Chunks are small because some registries (GHCR) refuse larger
 ones. What the registry cannot resume is started again, as often as the retry policy allows.
 """
 
@@ -10,11 +11,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-import requests
-
 from kvreg.errors import NetworkError, VerificationError
+from registry.oras_base import requests
+from registry.outgoing import Needless, Upload
 from registry.retry import Fault, GiveUp
-from registry.stream import Upload
 from registry.transport import Answer, Client, as_fault
 
 _OCTETS = {"Content-Type": "application/octet-stream"}
@@ -24,10 +24,10 @@ _MAX_CHUNK = 256 * 1024 * 1024
 
 @dataclass(frozen=True)
 class UploadPolicy:
-    """How a blob is cut: `single_bytes` is the largest that is first sent in one request (None:
+    """How a blob is cut: `stream_bytes` is the largest that is first sent in one stream (None:
     any size), `chunk_bytes` the size of a chunk otherwise."""
 
-    single_bytes: int | None = None
+    stream_bytes: int | None = None
     chunk_bytes: int = 4 * 1024 * 1024
 
 
@@ -40,56 +40,63 @@ class _Position:
 
 
 class BlobUpload:
-    """The upload of one blob to one repository."""
+    """The upload of one blob to one repository. It takes one of those that are `opened`, if any."""
 
-    def __init__(self, client: Client, upload: Upload, policy: UploadPolicy) -> None:
+    def __init__(
+        self,
+        client: Client,
+        upload: Upload,
+        policy: UploadPolicy,
+        opened: list[requests.Response],
+    ) -> None:
         self._client = client
         self._upload = upload
-        self._digest = upload.descriptor.digest
         self._size = upload.size
         self._policy = policy
+        self._opened = opened
+        self._in_chunks = policy.stream_bytes is not None and upload.size > policy.stream_bytes
 
-    def run(self) -> None:
-        """Send the blob. `NetworkError` when it cannot be done, `VerificationError` when the
-        source is not what its descriptor says or the registry stored something else."""
-        single = self._policy.single_bytes
-        chunked = single is not None and self._size > single
+    def run(self) -> bool:
+        """Send the blob; False when the registry turned out to have it, see `Hashing`.
+
+        `NetworkError` when it cannot be done, `VerificationError` when the source is not what its
+        descriptor says or the registry stored something else.
+        """
+        try:
+            self._try()
+        except Needless:
+            return False
+        return True
+
+    def _try(self) -> None:
         attempt = 1
         while True:
-            fault = self._in_chunks() if chunked else self._in_one_request()
+            started = self._start()
+            try:
+                fault = self._send(started)
+            except Needless:
+                self._client.abandon(started)
+                raise
             if fault is None:
-                break
-            if fault.status != 413 or chunked:
+                return
+            if fault.status != 413:
                 self._wait(fault, attempt)
                 attempt += 1
                 if self.is_there():
                     # The blob was stored, only the answer was lost.
-                    break
-            chunked = chunked or self._size > self._policy.chunk_bytes
+                    return
 
     def is_there(self) -> bool:
         """Whether the registry has the blob now."""
-        answer = self._client.call("HEAD", f"blobs/{self._digest}", expect=(200, 404))
+        answer = self._client.call("HEAD", f"blobs/{self._upload.digest}", expect=(200, 404))
         return answer.status_code == 200
 
-    def _in_one_request(self) -> Fault | None:
-        location = self._commit_url(self._client.follow(self._start()))
-        body = self._upload.window(0, self._size) if self._size else b""
-        answer = self._client.attempt("PUT", location, data=body, headers=_OCTETS)
-        fault = _fault(answer)
-        if fault is None and isinstance(answer, requests.Response):
-            if answer.status_code == 413 and self._size > self._policy.chunk_bytes:
-                return Fault.of_status(413)
-            self._check_commit(answer)
-        return fault
-
-    def _in_chunks(self) -> Fault | None:
-        started = self._start()
+    def _send(self, started: requests.Response) -> Fault | None:
         position = _Position(0, self._client.follow(started))
         chunk = self._chunk_bytes(started)
         attempt = 1
         while position.offset < self._size:
-            end = min(position.offset + chunk, self._size)
+            end = min(position.offset + chunk, self._size) if self._in_chunks else self._size
             answer = self._patch(position, end)
             if isinstance(answer, requests.Response) and answer.status_code in (201, 202):
                 # The whole chunk was taken. The Range header is not asked: ECR's lags behind, and
@@ -99,7 +106,11 @@ class BlobUpload:
             fault = _fault(answer)
             if fault is None:
                 assert isinstance(answer, requests.Response)
-                raise self._client.unexpected("PATCH", answer, (202,))
+                if answer.status_code != 413 or end - position.offset <= chunk:
+                    raise self._client.unexpected("PATCH", answer, (202,))
+                self._in_chunks = True
+                return Fault.of_status(413)
+            self._in_chunks = True
             self._wait(fault, attempt)
             found = self._ask_position(position.location, limit=end)
             if found is None:
@@ -109,7 +120,9 @@ class BlobUpload:
         return self._commit(position)
 
     def _patch(self, position: _Position, end: int) -> Answer:
-        headers = {**_OCTETS, "Content-Range": f"{position.offset}-{end - 1}"}
+        headers = dict(_OCTETS)
+        if end - position.offset < self._size:
+            headers["Content-Range"] = f"{position.offset}-{end - 1}"
         body = self._upload.window(position.offset, end)
         return self._client.attempt("PATCH", position.location, data=body, headers=headers)
 
@@ -135,7 +148,11 @@ class BlobUpload:
             position = found
 
     def _start(self) -> requests.Response:
-        return self._client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
+        try:
+            # Workers share the list: asking first whether it has any would be of no use.
+            return self._opened.pop()
+        except IndexError:
+            return start_upload(self._client)
 
     def _chunk_bytes(self, started: requests.Response) -> int:
         """Our chunk size, or what the registry asks for at least."""
@@ -166,20 +183,17 @@ class BlobUpload:
 
     def _commit_url(self, location: str) -> str:
         separator = "&" if "?" in location else "?"
-        return f"{location}{separator}{urlencode({'digest': self._digest})}"
+        return f"{location}{separator}{urlencode({'digest': self._upload.digest})}"
 
     def _check_commit(self, answer: requests.Response) -> None:
         if answer.status_code not in (201, 204):
-            if self._upload.complete:
-                self._upload.check()
             raise self._client.unexpected("PUT", answer, (201,))
-        self._upload.check()
-        check_stored(self._client, answer, self._digest)
+        check_stored(self._client, answer, self._upload.digest)
 
     def _wait(self, fault: Fault, attempt: int) -> None:
         decision = self._client.retry.judge(fault, attempt)
         if isinstance(decision, GiveUp):
-            raise self._client.failed("pushing", f"/{self._digest}", decision.reason)
+            raise self._client.failed("pushing", self._upload.title, decision.reason)
         self._client.pause(decision.delay, decision.reason)
 
 
@@ -192,6 +206,11 @@ def _fault(answer: Answer) -> Fault | None:
         if answer.status_code == 404:
             return Fault("reset", "the registry has forgotten the upload")
     return as_fault(answer)
+
+
+def start_upload(client: Client) -> requests.Response:
+    """Open an upload. `NetworkError` when the registry does not let us."""
+    return client.call("POST", "blobs/uploads/", expect=(202,), data=b"")
 
 
 def check_stored(client: Client, answer: requests.Response, digest: str) -> None:

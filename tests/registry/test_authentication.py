@@ -49,7 +49,7 @@ def test_a_token_that_expires_in_the_middle(proxy: Proxy, make_remote: MakeRemot
     """Each token serves three requests; a push in chunks needs many more."""
     proxy.token_uses = 3
     data, descriptor = blob(95_000)
-    upload = UploadPolicy(single_bytes=0, chunk_bytes=10_000)
+    upload = UploadPolicy(stream_bytes=0, chunk_bytes=10_000)
     remote = make_remote(proxy.host, credentials=Credentials(USER, SECRET), upload=upload)
     remote.push_blob(data, descriptor)
     assert read(remote, descriptor) == data

@@ -7,7 +7,8 @@ import pytest
 
 from kvreg.errors import ContractError, NetworkError, NotFoundError, UsageError
 from kvreg.model.oci import Descriptor, Index
-from kvreg.model.profile import Profile, digest_tag
+from kvreg.model.profile import Profile
+from kvreg.model.tag import digest_tag
 from registry.attach import attach
 from registry.deletion import delete
 from registry.describe import describe

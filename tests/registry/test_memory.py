@@ -32,7 +32,7 @@ def peak():
 before = peak()
 blob = Descriptor("application/octet-stream", digest, int(size))
 if what == "chunks":
-    Remote(parse_reference(target), upload=UploadPolicy(single_bytes=0)).push_blob(Path(path), blob)
+    Remote(parse_reference(target), upload=UploadPolicy(stream_bytes=0)).push_blob(Path(path), blob)
 elif what == "push":
     open_store(target).push_blob(Path(path), blob)
 else:

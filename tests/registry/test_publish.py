@@ -16,10 +16,12 @@ from kvreg.model.oci import (
     Manifest,
 )
 from kvreg.model.profile import Profile
+from kvreg.model.tag import is_fixed_tag
 from registry.layout import Layout
-from registry.publish import Layer, ToolchainUse, is_fixed_tag, publish
+from registry.outgoing import Upload
+from registry.publish import Layer, ToolchainUse, publish
 from registry.store import open_store
-from registry.stream import Upload, hash_file
+from registry.stream import hash_file
 from tests.registry.conftest import MakeRemote
 from tests.registry.proxy import Proxy
 from tests.registry.samples import read

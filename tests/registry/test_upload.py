@@ -6,6 +6,7 @@ import pytest
 
 from kvreg.errors import NetworkError, VerificationError
 from kvreg.model.oci import Descriptor
+from registry.outgoing import Hashing, Needless, Upload
 from registry.retry import RetryPolicy
 from registry.upload import UploadPolicy
 from tests.registry.conftest import MakeRemote
@@ -22,10 +23,10 @@ from tests.registry.proxy import (
 from tests.registry.samples import blob, read
 from tests.support.distribution import Distribution
 
-IN_CHUNKS = UploadPolicy(single_bytes=0, chunk_bytes=10_000)
+IN_CHUNKS = UploadPolicy(stream_bytes=0, chunk_bytes=10_000)
 
 
-def test_in_one_request(distribution: Distribution, make_remote: MakeRemote) -> None:
+def test_in_one_stream(distribution: Distribution, make_remote: MakeRemote) -> None:
     data, descriptor = blob(300_000)
     remote = make_remote(distribution.host)
     assert remote.push_blob(data, descriptor)
@@ -98,23 +99,28 @@ def test_a_registry_that_cannot_resume_is_sent_everything_again(
     assert proxy.count("POST") == 2
 
 
-@pytest.mark.parametrize("action", [reset, respond(500), respond(502), partly_applied(100)])
-def test_one_broken_request_goes_on_in_chunks(
-    action: object, proxy: Proxy, make_remote: MakeRemote
+@pytest.mark.parametrize(
+    ("action", "rest"),
+    [(reset, 5), (respond(500), 5), (respond(502), 5), (partly_applied(27_000), 2)],
+)
+def test_a_broken_stream_goes_on_in_chunks(
+    action: object, rest: int, proxy: Proxy, make_remote: MakeRemote
 ) -> None:
     data, descriptor = blob(45_000)
-    proxy.fail("PUT", "uploads", action)  # type: ignore[arg-type]
+    proxy.sticky_uploads = True
+    proxy.fail("PATCH", "uploads", action)  # type: ignore[arg-type]
     remote = make_remote(proxy.host, upload=UploadPolicy(chunk_bytes=10_000))
     remote.push_blob(data, descriptor)
     assert read(remote, descriptor) == data
-    assert proxy.count("PATCH") == 5
+    assert proxy.count("POST") == 1, "the upload was started again"
+    assert proxy.count("PATCH") == 1 + rest
 
 
 def test_too_large_for_a_proxy_goes_in_chunks_at_once(
     proxy: Proxy, make_remote: MakeRemote
 ) -> None:
     data, descriptor = blob(45_000)
-    proxy.fail("PUT", "uploads", respond(413))
+    proxy.fail("PATCH", "uploads", respond(413))
     remote = make_remote(proxy.host, upload=UploadPolicy(chunk_bytes=10_000))
     remote.push_blob(data, descriptor)
     assert read(remote, descriptor) == data
@@ -159,7 +165,7 @@ def test_a_stall_ends_in_a_timeout_and_another_try(proxy: Proxy, make_remote: Ma
     from registry.transport import Timeouts
 
     data, descriptor = blob(5000)
-    proxy.fail("PUT", "uploads", stalled(3))
+    proxy.fail("PATCH", "uploads", stalled(3))
     remote = make_remote(proxy.host, timeouts=Timeouts(1, 0.5, 0.5))
     remote.push_blob(data, descriptor)
     assert read(remote, descriptor) == data
@@ -257,3 +263,58 @@ def test_mounting_moves_no_byte(proxy: Proxy, make_remote: MakeRemote, repositor
     absent = Descriptor("application/octet-stream", "sha256:" + "1" * 64, 3)
     assert not destination.mount(absent, source)
     assert proxy.count("PUT", "uploads") == 1
+
+
+@pytest.mark.parametrize("action", [None, reset, applied_then(500), partly_applied(27_000)])
+def test_a_file_is_hashed_while_it_is_sent(
+    action: object, proxy: Proxy, make_remote: MakeRemote, tmp_path: Path
+) -> None:
+    data, descriptor = blob(45_000)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    if action is not None:
+        proxy.fail("PATCH", "uploads", action)  # type: ignore[arg-type]
+    counts: list[int] = []
+    remote = make_remote(proxy.host)
+    file, sent = remote.push_file(path, counts.append)
+    assert (file.digest, file.size, sent) == (descriptor.digest, 45_000, True)
+    assert sum(counts) == 45_000
+    assert read(remote, descriptor) == data
+
+
+def test_a_file_that_is_there_is_not_stored_again(
+    proxy: Proxy, make_remote: MakeRemote, tmp_path: Path
+) -> None:
+    data, descriptor = blob(45_000)
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    remote = make_remote(proxy.host)
+    remote.push_blob(data, descriptor)
+    file, sent = remote.push_file(path)
+    assert (file.digest, sent) == (descriptor.digest, False)
+    assert proxy.count("PUT", "uploads") == 1
+    assert proxy.count("DELETE", "uploads") == 1, "the upload was left open"
+
+
+def test_sending_ends_when_the_file_turns_out_to_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100_000)
+    with Hashing(path, lambda file: False) as hashing, Upload(hashing, None) as upload:
+        hashing.hashed  # noqa: B018  waits
+        with pytest.raises(Needless):
+            upload.read_at(0, 1000)
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_stored(
+    distribution: Distribution, make_remote: MakeRemote, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 3_000_000)
+
+    def write(count: int) -> None:
+        with path.open("ab") as stream:
+            stream.write(b"?")
+
+    remote = make_remote(distribution.host)
+    with pytest.raises(VerificationError, match=r"changed|is not the blob"):
+        remote.push_file(path, write)

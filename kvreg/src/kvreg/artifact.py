@@ -11,7 +11,8 @@ from kvreg.model.oci import (
     Descriptor,
     Manifest,
 )
-from kvreg.model.profile import Profile, digest_tag, profile_from_canonical
+from kvreg.model.profile import Profile, profile_from_canonical
+from kvreg.model.tag import digest_tag
 from kvreg.reference import Reference
 from kvreg.sources import RawManifest, Source
 from kvreg.wheel.tags import WheelName, check_tags, parse_wheel_name, same_name, same_version

@@ -24,7 +24,7 @@ from kvreg.errors import (
 )
 from kvreg.lockfile import Locked, layer_digests
 from kvreg.model.oci import Descriptor
-from kvreg.model.profile import digest_tag
+from kvreg.model.tag import digest_tag
 from kvreg.reference import Reference, parse_reference
 from kvreg.request import Request
 from kvreg.settings import REGISTRY_VARIABLE, read_settings

@@ -27,6 +27,7 @@ from kvreg.model.fact import Fact
 from kvreg.model.host import Host, read_host
 from kvreg.model.oci import parse_json
 from kvreg.model.schema import TableReader
+from kvreg.model.tag import digest_tag
 
 SCHEMA = 1
 PROFILE_FILE = "profile.toml"
@@ -224,11 +225,6 @@ class Profile:
             raise UsageError("this is not a date", expected="yyyymmdd", found=repr(day))
         version = vllm_version.removeprefix("v").partition("+")[0]
         return Tags(self.name, f"{self.name}-v{version}-{stamp}", self.digest_tag)
-
-
-def digest_tag(profile_digest: str) -> str:
-    """``p-`` and the first 32 hex digits of a profile digest."""
-    return "p-" + profile_digest.removeprefix("sha256:")[:32]
 
 
 def load_profile(folder: Path, *, allow_missing_locks: bool = False) -> Profile:
