@@ -1,13 +1,13 @@
 """Files that appear whole or not at all, and a lock between processes."""
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,8 +16,7 @@ from kvreg.errors import StorageError
 
 INCOMING_PREFIX = ".incoming-"
 _STALE_SECONDS = 24 * 3600
-_WRITEBACK_BYTES = 32 << 20
-_SYNC_FILE_RANGE_WRITE = 2
+_FLUSH_BYTES = 32 << 20
 
 
 @contextlib.contextmanager
@@ -45,25 +44,43 @@ def write_atomically(
     destination: Path, chunks: Iterable[bytes], scratch: Path | None = None
 ) -> None:
     """Write `chunks` to `destination`, which appears whole or not at all."""
-    with atomic_file(destination, scratch) as stream:
-        written = begun = 0
+    with atomic_file(destination, scratch) as stream, _Flusher(stream.fileno()) as flusher:
         for chunk in chunks:
             write_all(stream, chunk)
-            written += len(chunk)
-            if written - begun >= _WRITEBACK_BYTES:
-                _begin_writeback(stream.fileno(), begun, written - begun)
-                begun = written
+            flusher.wrote(len(chunk))
 
 
-def _begin_writeback(descriptor: int, offset: int, count: int) -> None:
-    """Ask the kernel to bring a part of a file to the disk while more arrives, so that the flush
-    at the end, which the rename waits for, has little left to do.
+class _Flusher:
+    """Brings what was written to the disk while more arrives, so that the flush at the end, which
+    the rename waits for, has little left to do."""
 
-    It does not wait, and faults of the disk are reported by that flush. fdatasync in a thread would
-    do as well, but the writes to the same file wait for it again and again.
-    """
-    if begin := getattr(ctypes.CDLL(None), "sync_file_range", None):
-        begin(descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pool = ThreadPoolExecutor(1, "flush")
+        self._pending: Future[None] | None = None
+        self._written = 0
+
+    def __enter__(self) -> "_Flusher":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # The descriptor must not be closed, and perhaps used anew, while it is flushed.
+        self._pool.shutdown(wait=True)
+        self._check()
+
+    def wrote(self, count: int) -> None:
+        """Count bytes; every so many of them a flush begins, unless one is under way."""
+        self._written += count
+        if self._written < _FLUSH_BYTES or (self._pending and not self._pending.done()):
+            return
+        self._check()
+        self._written = 0
+        self._pending = self._pool.submit(os.fdatasync, self._descriptor)
+
+    def _check(self) -> None:
+        # The kernel reports a fault of the disk once: this flush may be the one that hears of it.
+        if self._pending is not None:
+            self._pending.result()
 
 
 def write_all(stream: BinaryIO, data: bytes) -> None:
