@@ -1,6 +1,6 @@
 """``python -m kvreg``."""
 
-from kvreg.cli import main
+from kvreg.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -6,6 +6,7 @@ import click
 
 from kvreg import __version__
 from kvreg.lazy import Entry, LazyGroup
+from kvreg.program import run_group
 
 COMMANDS = {
     "profile": Entry("kvreg.commands.profile", "List, show, validate and digest profiles."),
@@ -92,3 +93,8 @@ def main(facts: str | None) -> None:
     """
     if facts:
         os.environ["KVREG_FACTS"] = facts
+
+
+def run() -> None:
+    """The program `kvreg`."""
+    run_group(main)
