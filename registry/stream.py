@@ -5,12 +5,15 @@ Nothing here holds more than a chunk in memory.
 
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from kvreg.cores import usable_cores
 from kvreg.errors import VerificationError
 from kvreg.model.digest import sha256_file
 from kvreg.model.oci import Descriptor
@@ -67,14 +70,25 @@ class Sha256:
     """A digest that is computed beside the transfer of the bytes, in the order of `update`.
 
     hashlib lets other threads run while it works, so a large blob is hashed in a thread of its own
-    while this one moves the next chunk; at most `_AHEAD` chunks wait for it. Use as a context
-    manager, or close it. `size` is how many bytes are expected: a small blob is not worth a thread.
+    while this one moves the next chunk; at most `_AHEAD` chunks wait for it. That is so while there
+    is a core for it: where so many blobs are under way at once that their transfers keep all of
+    them busy, passing chunks on would cost more than it brings. Use as a context manager, or close
+    it. `size` is how many bytes are expected: a small blob is not worth a thread.
     """
+
+    _lock: ClassVar = threading.Lock()
+    _under_way: ClassVar[set["Sha256"]] = set()
 
     def __init__(self, size: int) -> None:
         self._state = hashlib.sha256()
-        self._pool = ThreadPoolExecutor(1, "sha256") if size >= _WORTH_A_THREAD else None
+        self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[Future[None]] = deque()
+        if size >= _WORTH_A_THREAD:
+            # Its thread begins with the first chunk that it gets.
+            self._pool = ThreadPoolExecutor(1, "sha256")
+            self._at_once = usable_cores() // 2
+            with self._lock:
+                self._under_way.add(self)
 
     def __enter__(self) -> "Sha256":
         return self
@@ -86,20 +100,26 @@ class Sha256:
         """End the thread."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+            with self._lock:
+                self._under_way.discard(self)
 
     def update(self, data: bytes | memoryview) -> None:
         """Add bytes, which must not change afterwards."""
-        if self._pool is None:
-            self._state.update(data)
+        if self._pool is not None and len(self._under_way) <= self._at_once:
+            if len(self._waiting) >= _AHEAD:
+                self._waiting.popleft().result()
+            self._waiting.append(self._pool.submit(self._state.update, data))
             return
-        if len(self._waiting) >= _AHEAD:
+        self._settle()
+        self._state.update(data)
+
+    def _settle(self) -> None:
+        while self._waiting:
             self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(self._state.update, data))
 
     def digest(self) -> str:
         """``sha256:<hex>`` of everything so far."""
-        while self._waiting:
-            self._waiting.popleft().result()
+        self._settle()
         return "sha256:" + self._state.hexdigest()
 
 
