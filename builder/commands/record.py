@@ -27,7 +27,7 @@ def record(target: str, output: Path | None, as_json: bool) -> None:
     \b
     Examples:
       builder record t4-probe
-      builder record docs/builds/t4x2-cu128-20261130.json -o docs/builds/t4x2-cu128-20261130.md
+      builder record docs/builds/t4x2-cu128-20261201.json -o docs/builds/t4x2-cu128-20261201.md
     """
     import json
 
