@@ -149,6 +149,12 @@ def pull_request(
     help="Label of the runners of a size; may be repeated.",
 )
 @click.option("--missing-from", metavar="REF", help="Leave out what this store has already.")
+@click.option(
+    "--published-in", metavar="REF", help="What `builder rebuild` can check: what this store has."
+)
+@click.option(
+    "--unjudged", is_flag=True, help="With --published-in: leave out what has a rebuild's verdict."
+)
 @click.option("--kubernetes", is_flag=True, help="Print Kubernetes Jobs instead of a matrix.")
 @click.option("--image", help="Kubernetes: image with this checkout at /work and the builder.")
 @click.option("--engine-image", help="Kubernetes: image of a container engine, run privileged.")
@@ -164,6 +170,8 @@ def matrix(
     toolchain: str | None,
     runners: tuple[str, ...],
     missing_from: str | None,
+    published_in: str | None,
+    unjudged: bool,
     kubernetes: bool,
     image: str | None,
     engine_image: str | None,
@@ -177,12 +185,13 @@ def matrix(
     """Which profiles are built with which toolchain, and what each needs.
 
     With --json it is a GitHub Actions matrix; with --kubernetes a List of Jobs, which
-    `kubectl apply -f -` takes.
+    `kubectl apply -f -` takes. With --published-in its jobs are rebuilds, each of one artifact.
 
     \b
     Examples:
       builder matrix --json
       builder matrix --missing-from ghcr.io/OWNER/runtimes --runner large=big-linux
+      builder matrix --published-in ghcr.io/OWNER/runtimes --unjudged --json
       builder matrix --kubernetes --image IMAGE --engine-image IMAGE --registry HOST/REPOSITORY
     """
     import json
@@ -192,9 +201,14 @@ def matrix(
     from builder.kubernetes import Site, manifests
     from builder.layout import find_checkout
     from builder.matrix import matrix as make_matrix
+    from builder.rebuild.backlog import backlog
     from kvreg.errors import UsageError
     from registry.store import open_store
 
+    if unjudged and not published_in:
+        raise UsageError("--unjudged is about what a store has", expected="--published-in REF")
+    if kubernetes and published_in:
+        raise UsageError("Kubernetes Jobs build; they do not rebuild", found="--published-in")
     labels = dict(item.partition("=")[::2] for item in runners)
     if not all(labels.values()):
         raise UsageError("a runner is named as SIZE=LABEL", found=", ".join(runners))
@@ -203,6 +217,8 @@ def matrix(
         jobs = make_matrix(
             find_checkout(), names, toolchain=toolchain, runners=labels, missing_from=store
         )
+        published = stack.enter_context(open_store(published_in)) if published_in else None
+        rebuilds = backlog(published, jobs, unjudged=unjudged) if published else ()
     if kubernetes:
         needed = {"--image": image, "--engine-image": engine_image, "--registry": registry}
         if absent := [option for option, value in needed.items() if not value]:
@@ -212,15 +228,17 @@ def matrix(
         )
         click.echo(json.dumps(manifests(jobs, site), indent=2))
         return
-    found = {"include": [job.to_dict() for job in jobs]}
+    entries = rebuilds if published_in else jobs
+    found = {"include": [entry.to_dict() for entry in entries]}
     if github is not None:
-        github_output(github, {"matrix": json.dumps(found), "count": str(len(jobs))})
+        github_output(github, {"matrix": json.dumps(found), "count": str(len(entries))})
     emit(
         found,
         as_json,
         lambda r: (
             "\n".join(
-                f"{j['profile']}: {j['recipe']}, {j['toolchain'] or 'nothing is compiled'}, "
+                f"{j['profile']}: {j['recipe']}, "
+                f"{j.get('artifact') or j['toolchain'] or 'nothing is compiled'}, "
                 f"{j['cores']} cores, {j['memory_gib']} GiB, at most {j['minutes']} min on "
                 f"{j['runner']}"
                 for j in r["include"]

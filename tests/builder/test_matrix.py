@@ -11,6 +11,9 @@ from click.testing import CliRunner
 from builder.cli import main
 from builder.kubernetes import NAME_LENGTH
 from kvreg.model.profile import load_profile
+from registry.attach import attach
+from registry.describe import ANNOTATION_VERDICT, MEDIA_TYPE_VERDICT
+from registry.store import open_store
 from tests.support.layouts import write_layout
 from tests.support.wheels import write_wheel
 
@@ -52,6 +55,34 @@ def test_what_a_store_has_is_left_out(tmp_path):
     found = run("--json", "--missing-from", f"oci-layout:{tmp_path / 'store'}")["include"]
     assert "t4-probe" not in {job["profile"] for job in found}
     assert "t4x2-cu128" in {job["profile"] for job in found}
+
+
+def test_what_a_store_has_is_rebuilt_until_there_is_a_verdict(tmp_path):
+    where = f"oci-layout:{tmp_path / 'store'}"
+    assert run("--json", "--published-in", where) == {"include": []}
+    profile = load_profile(ROOT / "profiles" / "t4-probe")
+    manifest = write_layout(tmp_path / "store", profile, [(write_wheel(tmp_path), "probe")])
+    digest = manifest.descriptor().digest
+    (entry,) = run("--json", "--published-in", where, "--unjudged")["include"]
+    assert (entry["profile"], entry["artifact"]) == ("t4-probe", digest)
+    assert "toolchain" not in entry  # what it was made with is for its provenance to say
+    assert run("--json", "--published-in", where, "-p", "t4x2-cu128") == {"include": []}
+    with open_store(where) as store:
+        # A verdict is one, whatever it is.
+        annotations = {ANNOTATION_VERDICT: "different"}
+        subject = manifest.descriptor()
+        attach(store, subject, MEDIA_TYPE_VERDICT, b"{}", "verdict.json", annotations)
+    assert run("--json", "--published-in", where, "--unjudged") == {"include": []}
+    assert run("--json", "--published-in", where) == {"include": [entry]}
+    done = CliRunner().invoke(main, ["matrix", "--published-in", where], env={"GITHUB_OUTPUT": ""})
+    assert done.stdout.startswith(f"t4-probe: probe, {digest}, 2 cores")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--unjudged"], ["--kubernetes", *SITE, "--published-in", "oci-layout:x"]]
+)
+def test_what_rebuilds_are_not_asked_for_like(arguments):
+    assert CliRunner().invoke(main, ["matrix", *arguments]).exit_code == 2
 
 
 def test_outputs_of_a_step_are_single_lines(tmp_path):
