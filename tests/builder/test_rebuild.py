@@ -34,23 +34,25 @@ from builder.product import RECORD, SBOM, Product
 from builder.rebuild.changes import checkout_changes
 from builder.rebuild.making import How, Rebuilt, rebuild
 from builder.rebuild.published import read_published
-from builder.rebuild.verdict import PREDICATE_TYPE
+from builder.rebuild.verdict import NOT_IDENTICAL, PREDICATE_TYPE
 from builder.record import make_record, wheel_facts
 from builder.sources import builder_digest
 from builder.thin import build_thin
 from kvreg.errors import ContractError, KvregError, NotFoundError, VerificationError
 from kvreg.model.oci import MEDIA_TYPE_PROVENANCE
 from kvreg.model.profile import load_profile
-from kvreg.model.signature import parse_statement
+from kvreg.model.signature import envelope_message, parse_statement
 from registry.attach import attach
 from registry.describe import MEDIA_TYPE_VERDICT, describe
 from registry.layout import Layout
-from registry.privatekey import generate_key
+from registry.privatekey import generate_key, write_key_pair
 from registry.publish import Layer, publish
+from registry.signatures import signed_messages
 from registry.signing import attest, sign
 from registry.verify import verify
 from tests.builder.test_thin import THIN, UPSTREAM, module, upstream
 from tests.kvreg.profiles import write_profile
+from tests.support import workflows
 
 __all__ = ["module"]
 
@@ -87,6 +89,18 @@ class Site:
         folder = self.checkout.profile(PROFILE)
         write_bytes(out / SBOM, bill_of_materials(profile, folder, record, embedded=False))
         return Product(profile, out, product.wheel, record)
+
+    def tamper(self, product: Product) -> Product:
+        """Other bytes in the module, described as truly as the right ones."""
+        with zipfile.ZipFile(product.wheel) as archive:
+            members = {i: archive.read(i) for i in archive.infolist()}
+        with zipfile.ZipFile(product.wheel, "w") as archive:
+            for info, data in members.items():
+                if info.filename.endswith(".so"):
+                    assert data.count(b"unwound") == 1
+                    data = data.replace(b"unwound", b"hacked!")
+                archive.writestr(info, data)
+        return self.describe(product)
 
     def publish(self, product: Product) -> str:
         return publish_product(product, self.store, dated=False)["digest"]
@@ -162,16 +176,7 @@ def test_the_same_comes_out_and_the_verdict_refers_to_it(site):
 @only_thin
 def test_other_bytes_under_a_true_manifest_are_found_in_their_section(site):
     """Whoever publishes can publish anything, described consistently."""
-    product = site.make()
-    with zipfile.ZipFile(product.wheel) as archive:
-        members = {i: archive.read(i) for i in archive.infolist()}
-    with zipfile.ZipFile(product.wheel, "w") as archive:
-        for info, data in members.items():
-            if info.filename.endswith(".so"):
-                assert data.count(b"unwound") == 1
-                data = data.replace(b"unwound", b"hacked!")
-            archive.writestr(info, data)
-    site.publish(site.describe(product))
+    site.publish(site.tamper(site.make()))
     done = site.rebuild()
     assert done.comparison.verdict == "different"
     (changed,) = done.comparison.members
@@ -307,6 +312,34 @@ def test_the_command(site, product, monkeypatch):
     again = CliRunner().invoke(main, [*command, "--no-attach", "--json"])
     assert json.loads(again.stdout)["referrers"] == []
     assert CliRunner().invoke(main, [*command[:1], reference + "x", *command[2:]]).exit_code == 3
+
+
+@only_thin
+def test_the_workflow_fails_when_bytes_differ_and_signs_that_verdict_too(site, monkeypatch):
+    """The same steps over the probe, and where they find nothing: `tests/e2e/test_rebuild.py`."""
+    digest = site.publish(site.tamper(site.make()))
+    root = site.checkout.root
+    workflows.lay_out(root)
+    monkeypatch.setenv("KVREG_CHECKOUT", str(root))
+    monkeypatch.setenv("KVREG_BUILD_CACHE", str(site.cache.root))
+    key = generate_key()
+    secret, _ = write_key_pair(key, root / "team", b"open sesame")
+    contexts = {
+        "github": workflows.GITHUB,
+        "inputs": {"registry": f"oci-layout:{site.store.path}"},
+        "matrix": {"profile": PROFILE, "artifact": digest},
+        "secrets": {"signing-key": secret.read_text(), "signing-password": "open sesame"},
+    }
+    runner = workflows.Runner(workflows.load("rebuild.yml"), root, contexts)
+    with pytest.raises(workflows.StepFailed) as failed:
+        runner.run("rebuild", skip=("set up",))
+    assert failed.value.code == NOT_IDENTICAL
+    assert "rebuild verdict: different" in describe(site.store, PROFILE).text()
+    (statement,) = (root / "dist").rglob("rebuild-verdict.json")
+    assert envelope_message(statement.read_bytes()) in signed_messages(
+        site.store, digest, [key.public]
+    )
+    assert runner.kept("rebuild") >= {"rebuild-verdict.json", "record.json"}
 
 
 @only_thin

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -78,10 +77,8 @@ def test_permissions_are_said_and_expressions_name_what_there_is(name):
 def folder(tmp_path):
     """A checkout for steps to run in, with the tools of this one."""
     root = tmp_path / "work"
-    shutil.copytree(ROOT / "scripts", root / "scripts")
+    workflows.lay_out(root)
     shutil.copytree(ROOT / "tests" / "data" / "hosts", root / "tests" / "data" / "hosts")
-    (root / ".venv" / "bin").mkdir(parents=True)
-    (root / ".venv" / "bin" / "builder").symlink_to(Path(sys.executable).parent / "builder")
     return root
 
 

@@ -6,6 +6,7 @@ of jobs, the clock, the umask, the host's name, and whether objects come from a 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -27,8 +28,10 @@ from builder.rebuild.making import How, rebuild
 from builder.rebuild.published import read_published
 from builder.record import wheel_facts
 from builder.wheelfile import embed_sbom, read_embedded
+from registry.describe import ANNOTATION_VERDICT, MEDIA_TYPE_VERDICT
 from registry.layout import Layout
 from tests.e2e.conftest import ROOT, TOOLCHAIN, Commands
+from tests.support import workflows
 from tests.support.toolchain import engine, toolchain_image
 
 __all__ = ["engine", "toolchain_image"]
@@ -151,6 +154,43 @@ def test_elsewhere_later_and_otherwise_it_is_the_same_to_the_byte(
     assert found["compileCache"] == {"allowed": False, "used": False, "counters": {}}
     assert found["toolchain"]["image"] == toolchain_image.image_digest
     assert predicate["from"]["recipe"]["digest"] == predicate["from"]["recipe"]["named"]
+
+
+def test_the_workflow_rebuilds_what_is_published_until_there_is_a_verdict(
+    store, elsewhere, built_probe, monkeypatch
+):
+    """Its steps as they are, cold, in a checkout that has only what they call."""
+    workflows.lay_out(elsewhere)
+    monkeypatch.setenv("KVREG_CHECKOUT", str(elsewhere))
+    flow = workflows.load("rebuild.yml")
+    inputs = {"registry": f"oci-layout:{store}"}
+    digest = Layout(store).resolve(PROFILE).digest
+    contexts = {"github": workflows.GITHUB, "inputs": inputs}
+    contexts["matrix"] = {"profile": PROFILE, "artifact": digest}
+    runner = workflows.Runner(flow, elsewhere, contexts)
+    runner.run("rebuild", skip=("set up",))
+    assert runner.kept("rebuild") == {"rebuild-verdict.json", "record.json", "build.log"}
+    (verdict,) = (elsewhere / "dist").rglob("rebuild-verdict.json")
+    predicate = json.loads(verdict.read_text())["predicate"]
+    assert predicate["verdict"] == "identical"
+    assert predicate["rebuilt"]["sha256"] == built_probe["sha256"]
+    who = "https://ci.example.org/team/runtimes/.github/workflows/rebuild.yml"
+    assert predicate["builder"]["id"] == who
+    (referrer,) = Layout(store).referrers(digest, MEDIA_TYPE_VERDICT)
+    assert referrer.annotations[ANNOTATION_VERDICT] == "identical"
+
+    def waiting(**more: str) -> list[dict]:
+        runner = workflows.Runner(flow, elsewhere, {"inputs": inputs | more})
+        outputs = runner.run("matrix", skip=("set up",))
+        found = json.loads(outputs["matrix"])["include"]
+        assert outputs["count"] == str(len(found))
+        return found
+
+    assert waiting() == []
+    (entry,) = waiting(again="true")
+    assert contexts["matrix"].items() <= entry.items()
+    wanted = re.findall(r"matrix\.(\w+)", (workflows.WORKFLOWS / "rebuild.yml").read_text())
+    assert set(wanted) - {"outputs", "matrix"} <= set(entry)
 
 
 def tamper(wheel: Path, epoch: int) -> None:
