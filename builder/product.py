@@ -130,9 +130,12 @@ def plan_product(
     checkout = find_checkout()
     folder = checkout.profile(profile_name)
     profile = load_profile(folder)
-    inputs = tuple(i for role in locked_inputs(profile, folder).values() for i in role)
+    locks = locked_inputs(profile, folder)
+    inputs = tuple(i for role in locks.values() for i in role)
+    made = recipe(profile.build.recipe)
+    made.parameters(profile, locks.get("source", ()))  # what it refuses, before anything is fetched
     chosen = None
-    if recipe(profile.build.recipe).script is not None:
+    if made.script is not None:
         chosen = toolchain or profile.build.toolchains[0]
         if chosen not in profile.build.toolchains:
             raise UsageError(

@@ -247,6 +247,15 @@ def test_a_rebuild_is_proposed_with_all_its_locks(root, lockable, tmp_path):
     text = summary.read_text()
     assert text.startswith("# t4x2-cu128-v0.19.0: vllm v0.19.0\n")
     assert "- [ ]" in text
+    # What it left to a person is asked for before anything is fetched or compiled.
+    arguments = ["build", "--profile", "t4x2-cu128-v0.19.0", "--dry-run", "--json"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 2, (done.output, done.exception)
+    assert "runtime.upstream_commit" in json.loads(done.stdout)["error"]["expected"]
+    toml = folder / "profile.toml"
+    toml.write_text(toml.read_text().replace('commit = ""', f'commit = "{"b" * 40}"'))
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, (done.output, done.exception)
     # The same again is refused, and nothing half-made is left.
     assert propose("v0.19.0", "--profile", "t4x2-cu128", code=2)["error"]["kind"] == "usage"
     assert sorted(p.name for p in (root / "profiles").iterdir()) == [

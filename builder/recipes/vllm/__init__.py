@@ -102,6 +102,13 @@ def parameters(profile: Profile, inputs: tuple[Input, ...]) -> dict[str, Any]:
     ptx: the capability whose PTX every module gets, or None. vLLM's CMake drops ``+PTX`` from its
     list for most sources, so the compiler is told by itself.
     """
+    if not profile.runtime.upstream_commit:
+        raise UsageError(
+            f"profile {profile.name} does not name the commit of {profile.runtime.upstream_tag}",
+            expected="runtime.upstream_commit, the 40 digits that upstream's tag stands for",
+            found="''",
+            remedy="take them from upstream; the sdist's _version.py has the first digits",
+        )
     headers = cutlass(profile)
     capabilities = profile.build.compute_capabilities
     return {
