@@ -331,6 +331,16 @@ def test_any_bytes_are_a_record_or_a_problem(raw):
     read_entry_points(raw, "entry_points.txt")
 
 
+@given(st.text("aC./\\:\n\x7f\u00e4", min_size=1, max_size=8))
+def test_a_name_is_inside_when_every_part_of_it_is(name):
+    parts = name.removesuffix("/").split("/")
+    drive = len(name) > 1 and name[1] == ":" and name[0].isascii() and name[0].isalpha()
+    inside = not drive and all(
+        part not in ("", ".", "..") and not set(part) & set("\\\n\x7f") for part in parts
+    )
+    assert bool(list(name_problems([name]))) != inside
+
+
 @given(st.lists(st.text("aA./\\\u00e4\u0308", min_size=1, max_size=6), max_size=5))
 def test_names_without_problems_make_distinct_files_inside(tmp_path_factory, names):
     if list(name_problems(names)):

@@ -29,8 +29,10 @@ from kvreg.wheel.tags import WheelName, same_name, same_version
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 """What reading a member can raise when its bytes are not what they should be."""
 
-# Absolute, of a drive, with a backslash or control characters, with parts "", "." or "..".
-_NOT_INSIDE = re.compile(r"[\x00-\x1f\x7f\\]|^[A-Za-z]:|(?:^|/)\.{0,2}(?:/|$)")
+# Not absolute, of no drive, without a backslash or control characters, no part "", "." or "..".
+_INSIDE = re.compile(
+    r"(?![A-Za-z]:)(?:(?!\.{1,2}/)[^\x00-\x1f\x7f\\/]+/)*(?!\.{1,2}\Z)[^\x00-\x1f\x7f\\/]+"
+)
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What deflate can do at most: 258 bytes from two bits.
@@ -249,7 +251,7 @@ def name_problems(names: Iterable[str]) -> Iterable[Problem]:
     folders: dict[str, str] = {}
     seen: set[str] = set()
     for name in names:
-        if _NOT_INSIDE.search(name.removesuffix("/")):
+        if not _INSIDE.fullmatch(name.removesuffix("/")):
             yield Problem(repr(name)[1:-1], "is not a path inside the wheel")
             continue
         folder = name.rpartition("/")[0]

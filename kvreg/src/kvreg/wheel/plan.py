@@ -83,6 +83,9 @@ def plan_wheel(archive: WheelArchive, *, requested: bool) -> WheelPlan:
 
 def check_together(plans: Sequence[WheelPlan]) -> None:
     """Raise `VerificationError` when wheels of one runtime bring different files of one name."""
+    if len(plans) < 2:
+        # Within a wheel nothing collides: `plan_wheel` has refused it.
+        return
     owners: dict[str, tuple[str, RecordRow | None]] = {}
     names: list[str] = []
     problems: list[Problem] = []

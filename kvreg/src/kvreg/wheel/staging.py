@@ -10,6 +10,7 @@ are refused instead of one winning.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +83,14 @@ def stage_all(
 
 
 def _make_folders(site: Path, paths: Iterable[str]) -> None:
-    folders = {path.rpartition("/")[0] for path in paths}
+    folders: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    # A folder comes before what is in it; an earlier wheel of the runtime may have made it.
     for folder in sorted(folders):
-        if folder:
-            os.makedirs(f"{site}/{folder}", exist_ok=True)  # noqa: PTH103
+        with suppress(FileExistsError):
+            os.mkdir(f"{site}/{folder}")  # noqa: PTH102
 
 
 def _result(
